@@ -1,0 +1,8 @@
+//! What the Rust daemons of a node have in common.
+
+pub mod failure;
+pub mod given;
+pub mod log;
+pub mod socket;
+
+pub use rustix::io::{Errno, Result};

@@ -1,0 +1,31 @@
+//! What is fuzzed. A target panics when the decoder does something that it must not.
+
+mod aether;
+mod launcher;
+mod layerd;
+mod wire;
+
+pub struct Target {
+    pub name: &'static str,
+    /// Inputs to begin with, some of them well-formed.
+    pub corpus: fn() -> Vec<Vec<u8>>,
+    /// Runs one input and returns a number that differs when something else happened (say an error code and a count of events).
+    pub run: fn(&[u8]) -> u64,
+    /// The most memory that an input of this length may cost.
+    pub max_memory: fn(usize) -> usize,
+}
+
+pub const TARGETS: &[Target] = &[
+    aether::ACCOUNTS,
+    aether::PROCESSES,
+    aether::TAR,
+    aether::PARAMS,
+    launcher::REQUEST,
+    launcher::RECORD,
+    layerd::CHUNK_MAP,
+    layerd::QUESTION,
+    layerd::TRACE,
+    wire::FRAMES,
+    wire::SERVER,
+    wire::CLIENT,
+];

@@ -1,0 +1,125 @@
+//! One client: bytes of its socket in and out of the wire protocol.
+
+use std::collections::VecDeque;
+use std::os::fd::OwnedFd;
+
+use rustix::net::{RecvFlags, SendFlags};
+use serde_json::{Value, json};
+use wire::SendError;
+use wire::server::{Limits, READ_SIZE, Server};
+
+use crate::failure::Failure;
+use crate::record::Exit;
+use crate::request::SandboxId;
+use crate::sys::Errno;
+
+/// Events that wait for a subscriber who does not read; one who lets more pile up has to list instead.
+const MAX_PENDING_EVENTS: usize = 16_384;
+
+pub struct Connection {
+    pub socket: OwnedFd,
+    pub server: Server,
+    /// Whether its socket is waited on for input and for output.
+    pub watched: (bool, bool),
+    subscribers: Vec<Subscriber>,
+}
+
+struct Subscriber {
+    stream: u32,
+    pending: VecDeque<Value>,
+}
+
+/// The connection is over: closed, broken, or the client broke the protocol.
+#[derive(Debug)]
+pub struct Over;
+
+impl Connection {
+    pub fn new(socket: OwnedFd) -> Self {
+        Self {
+            socket,
+            server: Server::new("launcher", Limits::default()),
+            watched: (true, false),
+            subscribers: Vec::new(),
+        }
+    }
+
+    /// Takes what has come in.
+    pub fn read(&mut self, buffer: &mut [u8]) -> Result<(), Over> {
+        while self.server.wants_input() {
+            match rustix::net::recv(&self.socket, &mut *buffer, RecvFlags::DONTWAIT) {
+                Ok((_, 0)) => return Err(Over),
+                Ok((_, length)) => self.server.receive(&buffer[..length]).map_err(|_| Over)?,
+                Err(Errno::AGAIN) => break,
+                Err(Errno::INTR) => {}
+                Err(_) => return Err(Over),
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes what can be written now.
+    pub fn write(&mut self) -> Result<(), Over> {
+        while !self.server.output().is_empty() {
+            match rustix::net::send(&self.socket, self.server.output(), SendFlags::DONTWAIT | SendFlags::NOSIGNAL) {
+                Ok(length) => self.server.advance_output(length),
+                Err(Errno::AGAIN) => break,
+                Err(Errno::INTR) => {}
+                Err(_) => return Err(Over),
+            }
+        }
+        Ok(())
+    }
+
+    pub fn answer(&mut self, stream: u32, answer: Result<Value, Failure>) {
+        match answer {
+            Ok(result) => self.server.close_ok(stream, &result),
+            Err(failure) => self.server.close_err(stream, failure.code, &failure.message, &failure.details),
+        }
+    }
+
+    /// One message before the answer: a fresh stream has credit for more.
+    pub fn tell(&mut self, stream: u32, message: &Value) {
+        let _ = self.server.send_message(stream, message);
+    }
+
+    pub fn subscribe(&mut self, stream: u32) {
+        self.subscribers.push(Subscriber { stream, pending: VecDeque::new() });
+    }
+
+    /// Tells every subscriber of this connection.
+    pub fn publish(&mut self, id: &SandboxId, exit: &Exit) {
+        let mut message = json!(exit);
+        message["id"] = json!(id.as_str());
+        let message = json!({ "exited": message });
+        for subscriber in &mut self.subscribers {
+            subscriber.pending.push_back(message.clone());
+        }
+        self.flush_events();
+    }
+
+    /// Sends events that had to wait.
+    pub fn flush_events(&mut self) {
+        let server = &mut self.server;
+        self.subscribers.retain_mut(|subscriber| {
+            while let Some(message) = subscriber.pending.front() {
+                match server.send_message(subscriber.stream, message) {
+                    Ok(()) => {}
+                    Err(SendError::Blocked) => break,
+                    Err(SendError::Gone | SendError::TooLarge) => return false,
+                }
+                subscriber.pending.pop_front();
+            }
+            if subscriber.pending.len() > MAX_PENDING_EVENTS {
+                let message = "events were not read: list the sandboxes and subscribe again";
+                server.close_err(subscriber.stream, "too_many_requests", message, &json!({}));
+                return false;
+            }
+            true
+        });
+    }
+
+    /// A buffer for [`Self::read`].
+    pub fn buffer() -> Vec<u8> {
+        vec![0; READ_SIZE]
+    }
+}

@@ -1,0 +1,43 @@
+/** Configuration of an apiserver. */
+import { MAX_EDGE_NUMBER } from '@dsec/contract';
+import { Type, type Static } from 'typebox';
+
+const user = { minimum: 1, maximum: 4_294_967_294 } as const;
+const file = { minLength: 1 } as const;
+
+export const ApiserverConfigSchema = Type.Object(
+  {
+    host: Type.String({ default: '127.0.0.1', description: 'Address to listen at; loopback unless told otherwise.' }),
+    port: Type.Integer({ minimum: 0, maximum: 65_535, default: 7080, description: '0 takes a free one.' }),
+    socket: Type.Optional(
+      Type.String({
+        minLength: 1,
+        description:
+          'A unix socket to listen at as well, for clients on this machine; who reaches it still needs a key.',
+      }),
+    ),
+    publicUrl: Type.Optional(
+      Type.String({
+        pattern: '^https?://[^/?#]+$',
+        description: 'Where clients reach this server, for signed links. Default: the Host that the request names.',
+      }),
+    ),
+    edge: Type.Integer({ minimum: 0, maximum: MAX_EDGE_NUMBER, default: 0, description: 'Number of the edge.' }),
+    edgeSocket: Type.String(file),
+    store: Type.String({ ...file, description: 'File of the keys and environments.' }),
+    idKeyFile: Type.String({ ...file, description: 'The key that sandbox ids are checked with.' }),
+    linkKeyFile: Type.String({ ...file, description: 'The key of signed links, port tokens and idempotent execs.' }),
+    adminKeySha256: Type.String({
+      pattern: '^[0-9a-f]{64}$',
+      description: 'sha256 of the first API key, which exists before any other does.',
+    }),
+    uid: Type.Integer({ ...user, description: 'The user that the apiserver becomes.' }),
+    gid: Type.Integer({ ...user }),
+    logLevel: Type.Union(
+      (['debug', 'info', 'warn', 'error', 'silent'] as const).map((level) => Type.Literal(level)),
+      { default: 'info' },
+    ),
+  },
+  { additionalProperties: false },
+);
+export type ApiserverConfig = Static<typeof ApiserverConfigSchema>;

@@ -1,0 +1,194 @@
+/** Containers: made by the launcher, reached through the aether that is their first process. */
+import { join } from 'node:path';
+import type { ObjectStore } from '@dsec/blob';
+import { PlatformError, type Usage } from '@dsec/contract';
+import type { Clock, Logger, Network, Random } from '@dsec/kit';
+import { LayerSets, type HeldSet, type SetMerger } from '@dsec/environment';
+import type { CreatedSandbox, SandboxCreateParams } from '@dsec/native-link';
+import type {
+  Backend,
+  BackendObserver,
+  CallOptions,
+  Channel,
+  ChannelOptions,
+  LayerState,
+  NodeDisk,
+  PresentSandbox,
+  SandboxChanges,
+  SandboxSpec,
+} from '../backend.ts';
+import { AetherChannel } from './aether-channel.ts';
+import { ContainerChanges } from './container-changes.ts';
+import { exitOf, LauncherLink } from './launcher-link.ts';
+import { LayerSupply } from './layer-supply.ts';
+import { LayerdLink } from './layerd-link.ts';
+import { warmUp } from './warm-up.ts';
+
+const BYTES_PER_MIB = 1024 * 1024;
+/** Blanks that stand on a set end before it is let go. */
+const FORGET_MS = 30_000;
+
+export interface ContainerBackendOptions {
+  readonly network: Network;
+  readonly clock: Clock;
+  readonly random: Random;
+  readonly logger: Logger;
+  readonly launcherSocket: string;
+  /** Directory of the sockets to aether. */
+  readonly sandboxSockets: string;
+  /** Where layers come from that are not on the node. @default all that are asked for are there */
+  readonly layers?: LayerPlaces | undefined;
+  /** Where sets of layers are kept; this process is the only one that writes there. */
+  readonly setsDirectory: string;
+  readonly merger: SetMerger;
+}
+
+export interface LayerPlaces {
+  /** The layers of the node. */
+  readonly directory: string;
+  /** The edge's own; everything in it is thrown away at the start. */
+  readonly fetchDirectory: string;
+  readonly layerdSocket: string;
+  /** Undefined: what is not on the node cannot be had. */
+  readonly store: ObjectStore | undefined;
+}
+
+export class ContainerBackend implements Backend {
+  readonly kind = 'container';
+  readonly #options: ContainerBackendOptions;
+  readonly #launcher: LauncherLink;
+  readonly #sets: LayerSets;
+  readonly #layers: LayerSupply | undefined;
+
+  constructor(options: ContainerBackendOptions) {
+    this.#options = options;
+    this.#launcher = new LauncherLink({ ...options, socket: options.launcherSocket });
+    const { layers } = options;
+    if (layers !== undefined) {
+      this.#layers = new LayerSupply({
+        ...options,
+        ...layers,
+        layersDirectory: layers.directory,
+        layerd: new LayerdLink({ ...options, socket: layers.layerdSocket }),
+        forget: async (layer, signal) => (await this.#launcher.client(signal)).layerForget(layer, { signal }),
+      });
+    }
+    const letGo = (set: string): Promise<boolean> => this.#letGo(set);
+    this.#sets = new LayerSets({ ...options, directory: options.setsDirectory, letGo });
+  }
+
+  async prepare(): Promise<void> {
+    await this.#layers?.prepare();
+    await this.#sets.open();
+    await warmUp(this.#options.clock);
+  }
+
+  start(observer: BackendObserver): void {
+    this.#launcher.start(observer);
+  }
+
+  provide(layers: readonly string[]): Promise<void> | undefined {
+    const provided = this.#layers?.provide(layers);
+    if (layers.length === 1 || (provided === undefined && this.#sets.has(layers))) return provided;
+    return this.#provideSet(layers, provided);
+  }
+
+  async layerStates(layers: readonly string[], { signal }: CallOptions = {}): Promise<readonly LayerState[]> {
+    if (this.#layers !== undefined) return await this.#layers.states(layers, signal);
+    throw new PlatformError('unavailable', 'this edge was not told where the layers of its node are');
+  }
+
+  async create(spec: SandboxSpec, options: ChannelOptions): Promise<Channel> {
+    const params = {
+      id: spec.sandboxId,
+      layers: spec.layers,
+      hostname: spec.hostname,
+      memoryBytes: spec.memoryMib * BYTES_PER_MIB,
+      cpuMillis: spec.cpuMillis,
+      pids: spec.pids,
+      diskBytes: spec.diskMib * BYTES_PER_MIB,
+    };
+    const { socket } = await this.#make(params, options).catch((error: unknown) => {
+      if (PlatformError.is(error) && error.details['layer'] !== undefined) this.#layers?.doubt(spec.layers);
+      throw error;
+    });
+    return await AetherChannel.connect(this.#options, socket, options);
+  }
+
+  connect(sandboxId: string, options: ChannelOptions): Promise<Channel> {
+    return AetherChannel.connect(this.#options, join(this.#options.sandboxSockets, `${sandboxId}.sock`), options);
+  }
+
+  async destroy(sandboxId: string, options: CallOptions = {}): Promise<void> {
+    await (await this.#launcher.client(options.signal)).sandboxDestroy(sandboxId, options);
+  }
+
+  async list(options: CallOptions = {}): Promise<readonly PresentSandbox[]> {
+    const listed = await (await this.#launcher.client(options.signal)).sandboxList(options);
+    return listed.map(({ id, state, exit }) => ({
+      sandboxId: id,
+      isLive: state === 'live',
+      exit: exit === undefined ? undefined : exitOf(exit),
+    }));
+  }
+
+  async usage(sandboxId: string, options: CallOptions = {}): Promise<Usage> {
+    return await (await this.#launcher.client(options.signal)).sandboxUsage(sandboxId, options);
+  }
+
+  async changes(sandboxId: string, options: CallOptions = {}): Promise<SandboxChanges> {
+    const launcher = await this.#launcher.client(options.signal);
+    return await ContainerChanges.open(
+      this.#options.network,
+      await launcher.sandboxChanges(sandboxId, options),
+      options,
+    );
+  }
+
+  async disk(options: CallOptions = {}): Promise<NodeDisk> {
+    const { diskTotalBytes, diskFreeBytes } = await (await this.#launcher.client(options.signal)).nodeInfo(options);
+    return { totalMib: Math.floor(diskTotalBytes / BYTES_PER_MIB), freeMib: Math.floor(diskFreeBytes / BYTES_PER_MIB) };
+  }
+
+  [Symbol.asyncDispose](): Promise<void> {
+    return this.#launcher[Symbol.asyncDispose]();
+  }
+
+  /** A merge, too, holds up none that need nothing of it. */
+  async #provideSet(layers: readonly string[], provided: Promise<void> | undefined): Promise<void> {
+    await provided;
+    using _set = await this.#sets.acquire(layers);
+  }
+
+  /** One layer is mounted as it is; more as a set, so that a create mounts the same for twenty as for one. */
+  async #make(params: SandboxCreateParams, options: CallOptions): Promise<CreatedSandbox> {
+    if (params.layers.length === 1) return await this.#ask(params, options);
+    using set = await this.#sets.acquire(params.layers, options.signal);
+    const withSet = { ...params, set: set.digest };
+    try {
+      return await this.#ask(withSet, options);
+    } catch (error) {
+      if (!isBroken(set, error)) throw error;
+      await set.renew(options.signal);
+      return await this.#ask(withSet, options);
+    }
+  }
+
+  async #ask(params: SandboxCreateParams, { signal, timeoutMs }: CallOptions): Promise<CreatedSandbox> {
+    return await (await this.#launcher.client(signal)).sandboxCreate(params, { signal, timeoutMs });
+  }
+
+  async #letGo(set: string): Promise<boolean> {
+    try {
+      await (await this.#launcher.client()).setForget(set, { timeoutMs: FORGET_MS });
+      return true;
+    } catch (error) {
+      if (PlatformError.is(error) && error.code === 'layer_in_use') return false;
+      throw error;
+    }
+  }
+}
+
+/** True when the set, and none of its layers, is what could not be mounted. */
+const isBroken = (set: HeldSet, error: unknown): boolean =>
+  PlatformError.is(error) && error.code === 'environment_broken' && error.details['set'] === set.digest;

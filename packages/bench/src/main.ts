@@ -1,0 +1,80 @@
+/**
+ * `npm run -s bench -- NAME [--quick]`: starts a server of its own, measures, and prints one JSON object as the last line of stdout.
+ * Exits with 1 when a bar was missed.
+ */
+import { availableParallelism } from 'node:os';
+import { join } from 'node:path';
+import { parseArgs } from 'node:util';
+import { PlatformError } from '@dsec/contract';
+import { SystemClock, SystemRandom } from '@dsec/kit';
+import { TestServer } from '@dsec/testkit';
+import { ENVIRONMENT, type BenchContext } from './bench-context.ts';
+import { benchBurst, BURST_POOL, burstBars } from './burst.ts';
+import { benchCreate, createBars } from './create.ts';
+import { benchExec, execBars } from './exec.ts';
+import { Floor } from './floor.ts';
+import { benchLayers, layersBars } from './layers.ts';
+import { benchOndemand, ondemandBars } from './ondemand.ts';
+import { reportOf, type Bar, type Findings } from './report.ts';
+
+interface Bench {
+  readonly bars: readonly Bar[];
+  /** Sandboxes that `dsec up` makes ahead. @default its own */
+  readonly poolBlanks?: number;
+  readonly measure: (context: BenchContext) => Promise<Findings>;
+}
+
+const benches: Readonly<Record<string, Bench>> = {
+  create: { bars: createBars, measure: benchCreate },
+  exec: { bars: execBars, measure: benchExec },
+  layers: { bars: layersBars, measure: benchLayers },
+  ondemand: { bars: ondemandBars, measure: benchOndemand },
+  burst: { bars: burstBars, poolBlanks: BURST_POOL, measure: benchBurst },
+};
+
+async function main(): Promise<void> {
+  const { values, positionals } = parseArgs({ options: { quick: { type: 'boolean' } }, allowPositionals: true });
+  const [name = ''] = positionals;
+  const bench = benches[name];
+  if (bench === undefined) {
+    throw new PlatformError('invalid_argument', `there is no benchmark "${name}": ${Object.keys(benches).join(', ')}`, {
+      details: { field: 'name' },
+    });
+  }
+  const clock = new SystemClock();
+  const startedMs = clock.monotonicMs();
+  const say = (text: string): void =>
+    console.error(`[${((clock.monotonicMs() - startedMs) / 1000).toFixed(1)}s] ${text}`);
+  say('starting a server');
+  const floor = await Floor.build(clock);
+  await using server = await TestServer.start({
+    volumeSize: '64G',
+    environments: [ENVIRONMENT],
+    isLocal: true,
+    ...(bench.poolBlanks === undefined ? {} : { poolBlanks: bench.poolBlanks }),
+  });
+  const { image } = await server.client.environments.get(ENVIRONMENT);
+  const [digest = ''] = image.layers;
+  const findings = await bench.measure({
+    clock,
+    random: new SystemRandom(),
+    server,
+    floor,
+    cores: availableParallelism(),
+    isQuick: values.quick === true,
+    layer: join(server.data, 'layers', digest.replace('sha256:', '')),
+    say,
+  });
+  const report = reportOf(name, findings, bench.bars);
+  await server[Symbol.asyncDispose]();
+  console.log(JSON.stringify(report));
+  if (Array.isArray(report.missed) && report.missed.length > 0) process.exitCode = 1;
+}
+
+try {
+  await main();
+} catch (error) {
+  if (!PlatformError.is(error)) throw error;
+  console.error(`error: ${error.message} [${error.code}]`, error.details, error.cause ?? '');
+  process.exitCode = 1;
+}

@@ -1,0 +1,69 @@
+import { PlatformError } from '@dsec/contract';
+import { run, type Argv } from '@dsec/kit';
+import type { Context } from '../context.ts';
+import { exists } from '../server/data-directory.ts';
+import { programEnv } from '../server/volume.ts';
+import type { Finding } from './finding.ts';
+
+interface Program {
+  readonly name: string;
+  readonly argv: Argv;
+  readonly isNeeded: boolean;
+  readonly why: string;
+  readonly fix: string;
+}
+
+const apt = (name: string): string => `apt-get install ${name} (make setup does)`;
+
+const PROGRAMS: readonly Program[] = [
+  {
+    name: 'mkfs.btrfs',
+    argv: ['mkfs.btrfs', '--version'],
+    isNeeded: true,
+    why: 'the data volume is a btrfs file: a quota for each sandbox',
+    fix: apt('btrfs-progs'),
+  },
+  {
+    name: 'mmdebstrap',
+    argv: ['mmdebstrap', '--version'],
+    isNeeded: true,
+    why: '`dsec env build` makes root filesystems from recipes with it',
+    fix: apt('mmdebstrap'),
+  },
+  {
+    name: 'docker',
+    argv: ['docker', 'version', '--format', '{{.Server.Version}}'],
+    isNeeded: false,
+    why: 'benchmarks compare with it when its engine runs',
+    fix: 'see the documentation of Docker',
+  },
+  { name: 'crun', argv: ['crun', '--version'], isNeeded: false, why: 'benchmarks compare with it', fix: apt('crun') },
+  { name: 'runc', argv: ['runc', '--version'], isNeeded: false, why: 'benchmarks compare with it', fix: apt('runc') },
+];
+
+/** Programs of dsec itself, and of the system. */
+export async function examinePrograms(context: Context): Promise<readonly Finding[]> {
+  const { launcher, aether, layerd } = context.installation;
+  const isBuilt = (await exists(launcher)) && (await exists(aether)) && (await exists(layerd));
+  const own: Finding = {
+    name: 'launcher, aether and layerd',
+    isPresent: isBuilt,
+    isNeeded: true,
+    detail: isBuilt ? 'built' : 'not built',
+    why: 'they make sandboxes, are PID 1 in them, and fill layers on demand',
+    fix: '`make setup` builds them; it needs Rust',
+  };
+  return [own, ...(await Promise.all(PROGRAMS.map((program) => examine(context, program))))];
+}
+
+async function examine(context: Context, { name, argv, isNeeded, why, fix }: Program): Promise<Finding> {
+  try {
+    const { stdout } = await run(argv, { clock: context.clock, env: programEnv, timeoutMs: 10_000 });
+    const [detail = ''] = stdout.toString().trim().split('\n');
+    return { name, isPresent: true, isNeeded, detail, why, fix };
+  } catch (error) {
+    if (!PlatformError.is(error)) throw error;
+    const detail = error.code === 'command_not_found' ? 'not installed' : 'does not run';
+    return { name, isPresent: false, isNeeded, detail, why, fix };
+  }
+}

@@ -1,0 +1,32 @@
+import { PlatformError } from '@dsec/contract';
+import type { Command } from 'commander';
+import { withConnection } from '../arguments.ts';
+import { connect, type ConnectionOptions } from '../connection.ts';
+import { printJson, type Context } from '../context.ts';
+
+export function inspectVerb(program: Command, context: Context): void {
+  const command = program
+    .command('inspect <sandbox>')
+    .description('print all about a sandbox as JSON: state, use, commands, processes');
+  withConnection(command).action(async (sandboxId: string, options: ConnectionOptions) => {
+    await using client = await connect(context, options);
+    const sandbox = await client.getSandbox(sandboxId);
+    const [usage, execs, sessions, processes] = await Promise.all([
+      unlessEnded(sandbox.usage()),
+      unlessEnded(sandbox.execs()),
+      unlessEnded(sandbox.sessions()),
+      unlessEnded(sandbox.processes()),
+    ]);
+    printJson(context, { ...sandbox.initialInfo, usage, execs, sessions, processes });
+  });
+}
+
+/** Of a sandbox that has ended, only what its edge remembers can be told. */
+async function unlessEnded<T>(asked: Promise<T>): Promise<T | null> {
+  try {
+    return await asked;
+  } catch (error) {
+    if (PlatformError.is(error) && (error.code === 'sandbox_ended' || error.code === 'sandbox_failed')) return null;
+    throw error;
+  }
+}

@@ -1,0 +1,12 @@
+/** What a bundle for browsers gets: everything but the ids, whose check needs a key and `node:crypto`. */
+export * from './cause.ts';
+export * from './edge/methods.ts';
+export * from './errors.ts';
+export * from './limits.ts';
+export * from './public/environment.ts';
+export * from './public/environment-usage.ts';
+export * from './public/exec.ts';
+export * from './public/file.ts';
+export * from './public/pack.ts';
+export * from './public/port.ts';
+export * from './public/sandbox.ts';

@@ -1,0 +1,108 @@
+/** Configuration of an edge. */
+import { MAX_EDGE_NUMBER } from '@dsec/contract';
+import { Type, type Static } from 'typebox';
+
+const uid = { minimum: 1, maximum: 4_294_967_294 } as const;
+const factor = { minimum: 0.01, maximum: 10_000 } as const;
+
+export const EdgeConfigSchema = Type.Object(
+  {
+    edge: Type.Integer({
+      minimum: 0,
+      maximum: MAX_EDGE_NUMBER,
+      default: 0,
+      description: 'Number of this edge; its sandbox ids carry it.',
+    }),
+    socket: Type.String({ minLength: 1, description: 'Where apiservers connect. Its directory decides who may.' }),
+    launcherSocket: Type.String({ minLength: 1 }),
+    sandboxSockets: Type.String({ minLength: 1, description: 'Directory of the sockets to aether.' }),
+    packerSocket: Type.String({ minLength: 1, description: 'Where the packer listens.' }),
+    sets: Type.Object(
+      {
+        setsDirectory: Type.String({
+          minLength: 1,
+          description: 'Where sets of layers are kept; nobody else writes there.',
+        }),
+        layersDirectory: Type.String({ minLength: 1, description: 'The layers of the node.' }),
+      },
+      { additionalProperties: false, description: 'Several layers are merged into a set before they are mounted.' },
+    ),
+    journal: Type.String({ minLength: 1, description: 'File of the journal.' }),
+    idKeyFile: Type.String({ minLength: 1, description: 'The key that sandbox ids are checked with.' }),
+    layers: Type.Optional(
+      Type.Object(
+        {
+          directory: Type.String({ minLength: 1, description: 'The layers of the node.' }),
+          fetchDirectory: Type.String({
+            minLength: 1,
+            description: 'Where layers are fetched to; what is in it is removed at the start.',
+          }),
+          layerdSocket: Type.String({ minLength: 1 }),
+          blobFile: Type.Optional(
+            Type.String({ minLength: 1, description: 'Which blob store they are fetched from. Default: none.' }),
+          ),
+        },
+        { additionalProperties: false, description: 'Default: every layer that is asked for is on the node.' },
+      ),
+    ),
+    uid: Type.Integer({ ...uid, description: 'The user that the edge becomes.' }),
+    gid: Type.Integer({ ...uid }),
+    logLevel: Type.Union(
+      [
+        Type.Literal('debug'),
+        Type.Literal('info'),
+        Type.Literal('warn'),
+        Type.Literal('error'),
+        Type.Literal('silent'),
+      ],
+      { default: 'info' },
+    ),
+
+    memoryMib: Type.Optional(
+      Type.Integer({ minimum: 1, description: 'Memory to be shared out. Default: that of the node.' }),
+    ),
+    diskMib: Type.Optional(
+      Type.Integer({ minimum: 1, description: 'Disk to be shared out. Default: that of the data volume.' }),
+    ),
+    pids: Type.Optional(
+      Type.Integer({ minimum: 1, description: 'Processes to be shared out. Default: pid_max without a reserve.' }),
+    ),
+    sandboxes: Type.Integer({ minimum: 1, maximum: 65_536, default: 4096, description: 'Most sandboxes at once.' }),
+    memoryOvercommit: Type.Number({
+      ...factor,
+      default: 8,
+      description: 'Memory limits may add up to this many times the memory.',
+    }),
+    diskOvercommit: Type.Number({
+      ...factor,
+      default: 64,
+      description: 'A quota bounds the runaway; what is really free guards the node (minDiskFreeMib).',
+    }),
+    pidsOvercommit: Type.Number({
+      ...factor,
+      default: 64,
+      description: 'A limit on processes bounds the runaway; few sandboxes come near it.',
+    }),
+    minDiskFreeMib: Type.Integer({
+      minimum: 0,
+      default: 512,
+      description: 'With less really free on the data volume nothing is admitted.',
+    }),
+    minMemoryAvailableMib: Type.Integer({ minimum: 0, default: 256 }),
+    maxMemoryStallPercent: Type.Number({ minimum: 0, maximum: 100, default: 50 }),
+
+    createConcurrency: Type.Integer({
+      minimum: 1,
+      maximum: 256,
+      default: 8,
+      description: 'Sandboxes that are made at the same time.',
+    }),
+    reconcileMs: Type.Integer({
+      minimum: 100,
+      default: 30_000,
+      description: 'How often the node is compared with the journal.',
+    }),
+  },
+  { additionalProperties: false },
+);
+export type EdgeConfig = Static<typeof EdgeConfigSchema>;

@@ -1,0 +1,212 @@
+/** The methods of an edge, as its apiservers ask them: parses, finds the sandbox, and hands on. */
+import {
+  edgeParams,
+  limits,
+  PlatformError,
+  type CompositionPage,
+  type EdgeMethod,
+  type EdgeStatus,
+  type PackProgress,
+  type SandboxIds,
+  type SandboxInfo,
+  type SandboxPage,
+  type Usage,
+} from '@dsec/contract';
+import type { Backend } from '@dsec/backends';
+import { compileSchema } from '@dsec/kit';
+import type { JsonObject, WireServerStream } from '@dsec/native-link';
+import { sendChanges } from './changes.ts';
+import { created, createMany, stopMany } from './bulk.ts';
+import type { Creator } from './creator.ts';
+import { layersInUse } from './layer-usage.ts';
+import type { Lifecycle } from './lifecycle.ts';
+import type { PackCall, PackDone, Packs } from './packs.ts';
+import { isRelayed, relayInto } from './relay.ts';
+import type { Sandbox } from './sandbox.ts';
+
+const VERSION = '0.1.0';
+
+export interface EdgeServerParts {
+  readonly edge: number;
+  readonly ids: SandboxIds;
+  readonly backend: Backend;
+  readonly lifecycle: Lifecycle;
+  readonly creator: Creator;
+  readonly packs: Packs;
+}
+
+/** Compiled once, when the module is loaded: the first create must not wait for it. */
+const parsers = {
+  'edge.info': compileSchema(edgeParams['edge.info']),
+  'sandbox.create': compileSchema(edgeParams['sandbox.create']),
+  'sandbox.createMany': compileSchema(edgeParams['sandbox.createMany']),
+  'sandbox.get': compileSchema(edgeParams['sandbox.get']),
+  'sandbox.list': compileSchema(edgeParams['sandbox.list']),
+  'sandbox.stop': compileSchema(edgeParams['sandbox.stop']),
+  'sandbox.stopMany': compileSchema(edgeParams['sandbox.stopMany']),
+  'sandbox.patch': compileSchema(edgeParams['sandbox.patch']),
+  'sandbox.usage': compileSchema(edgeParams['sandbox.usage']),
+  'layer.usage': compileSchema(edgeParams['layer.usage']),
+  'composition.list': compileSchema(edgeParams['composition.list']),
+  'sandbox.changes': compileSchema(edgeParams['sandbox.changes']),
+  'sandbox.pack': compileSchema(edgeParams['sandbox.pack']),
+} as const satisfies Record<EdgeMethod, unknown>;
+
+const isEdgeMethod = (method: string): method is EdgeMethod => Object.hasOwn(parsers, method);
+
+export class EdgeServer {
+  readonly #parts: EdgeServerParts;
+
+  constructor(parts: EdgeServerParts) {
+    this.#parts = parts;
+  }
+
+  /** Answers one stream. */
+  handle(method: string, params: JsonObject, stream: WireServerStream): Promise<unknown> | void {
+    if (isRelayed(method)) {
+      relayInto(this.#find(params.sandboxId), method, params, stream);
+      return;
+    }
+    if (!isEdgeMethod(method))
+      throw new PlatformError('unknown_method', 'an edge has no such method', { details: { method } });
+    return this.#answer(method, params, stream);
+  }
+
+  async #answer(method: EdgeMethod, params: JsonObject, stream: WireServerStream): Promise<unknown> {
+    switch (method) {
+      case 'edge.info':
+        parsers[method].parse(params);
+        return this.#status();
+      case 'sandbox.create':
+        return await this.#create(params, stream);
+      case 'sandbox.createMany':
+        return await this.#createMany(params, stream);
+      case 'sandbox.get':
+        return this.#find(parsers[method].parse(params).sandboxId).info();
+      case 'sandbox.list':
+        return this.#list(params);
+      case 'sandbox.stop':
+        return await this.#parts.lifecycle.stop(this.#find(parsers[method].parse(params).sandboxId), {
+          signal: stream.signal,
+        });
+      case 'sandbox.stopMany':
+        return await this.#stopMany(params, stream);
+      case 'sandbox.patch': {
+        const { sandboxId, patch } = parsers[method].parse(params);
+        return await this.#parts.lifecycle.patch(this.#find(sandboxId), patch);
+      }
+      case 'sandbox.usage':
+        return await this.#usage(this.#find(parsers[method].parse(params).sandboxId), stream.signal);
+      case 'layer.usage':
+        return await layersInUse(this.#parts, parsers[method].parse(params), stream.signal);
+      case 'composition.list':
+        return await this.#compositions(params);
+      case 'sandbox.pack':
+        return await this.#pack(params, stream);
+      case 'sandbox.changes':
+        return await sendChanges(this.#parts.backend, this.#find(parsers[method].parse(params).sandboxId), stream);
+    }
+  }
+
+  #create(params: JsonObject, stream: WireServerStream): Promise<SandboxInfo> {
+    const { idempotency, ...create } = parsers['sandbox.create'].parse(params);
+    const claim = idempotency === undefined ? undefined : { ...idempotency, index: 0, count: 1 };
+    return created(this.#parts.creator.begin({ ...create, claim }), stream.signal);
+  }
+
+  #createMany(params: JsonObject, stream: WireServerStream): Promise<{ created: number; failed: number }> {
+    const { count, idempotency, ...template } = parsers['sandbox.createMany'].parse(params);
+    return createMany({ creator: this.#parts.creator, template, count, idempotency }, stream);
+  }
+
+  #list(params: JsonObject): SandboxPage {
+    const { project, metadata, states, cursor, limit } = parsers['sandbox.list'].parse(params);
+    const filter = { project, metadata, states };
+    const page = this.#parts.lifecycle.parts.registry.list(filter, { cursor, limit: limit ?? limits.pageSize.default });
+    return { sandboxes: page.sandboxes.map((sandbox) => sandbox.info()), cursor: page.cursor ?? null };
+  }
+
+  async #compositions(params: JsonObject): Promise<CompositionPage> {
+    const { cursor, limit = limits.pageSize.default } = parsers['composition.list'].parse(params);
+    const page = await this.#parts.lifecycle.parts.journal.compositions({ after: Number(cursor ?? 0), limit });
+    return {
+      compositions: page.compositions.map((counted) => ({ ...counted, toolkits: [...counted.toolkits] })),
+      cursor: page.cursor === undefined ? null : String(page.cursor),
+    };
+  }
+
+  #stopMany(params: JsonObject, stream: WireServerStream): Promise<{ stopped: number; failed: number }> {
+    const { project, sandboxIds, metadata } = parsers['sandbox.stopMany'].parse(params);
+    if ((sandboxIds === undefined) === (metadata === undefined)) {
+      throw new PlatformError('invalid_argument', 'name either the sandboxes or their metadata', {
+        details: { field: 'sandboxIds', reason: 'either this or metadata' },
+      });
+    }
+    const { lifecycle } = this.#parts;
+    const targets =
+      sandboxIds === undefined
+        ? lifecycle.parts.registry.select({ project, metadata }).filter((sandbox) => !sandbox.isOver)
+        : sandboxIds.map((sandboxId) => this.#ofProject(sandboxId, project));
+    return stopMany(lifecycle, targets, stream);
+  }
+
+  async #usage(sandbox: Sandbox, signal: AbortSignal): Promise<Usage> {
+    if (!sandbox.isLive || sandbox.channel === undefined) throw sandbox.refusal();
+    const usage = await this.#parts.backend.usage(sandbox.sandboxId, { signal });
+    sandbox.oomKillsSeen = Math.max(sandbox.oomKillsSeen, usage.oomKills);
+    return usage;
+  }
+
+  async #pack(params: JsonObject, stream: WireServerStream): Promise<PackDone> {
+    // The schema has checked it; its derived type has lost the names of literals.
+    const { sandboxId, ...call } = parsers['sandbox.pack'].parse(params) as Omit<PackCall, 'sandbox'> & {
+      readonly sandboxId: string;
+    };
+    const tell = (progress: PackProgress): void => {
+      // Who has gone hears nothing.
+      stream.message(progress).catch(() => undefined);
+    };
+    return await this.#parts.packs.pack({ ...call, sandbox: this.#find(sandboxId) }, tell, stream.signal);
+  }
+
+  #status(): EdgeStatus {
+    const { ledger } = this.#parts.lifecycle.parts;
+    const { limits: limit, used } = ledger;
+    const share = (resource: keyof typeof used) => ({ limit: limit[resource], used: used[resource] });
+    return {
+      edge: this.#parts.edge,
+      live: used.sandboxes,
+      version: VERSION,
+      capacity: {
+        memoryMib: share('memoryMib'),
+        pids: share('pids'),
+        diskMib: share('diskMib'),
+        sandboxes: share('sandboxes'),
+      },
+    };
+  }
+
+  /** @throws PlatformError `invalid_id`, `edge_unknown`, `sandbox_not_found` */
+  #find(sandboxId: unknown): Sandbox {
+    const known = typeof sandboxId === 'string' ? this.#parts.lifecycle.parts.registry.get(sandboxId) : undefined;
+    if (known !== undefined) return known;
+    // Whether it could be one of ours is looked at only now: what is known was checked when it was made.
+    const { edge } = this.#parts.ids.parse(typeof sandboxId === 'string' ? sandboxId : '');
+    if (edge !== this.#parts.edge)
+      throw new PlatformError('edge_unknown', 'this sandbox belongs to another edge', { details: { edge } });
+    throw new PlatformError('sandbox_not_found', `there is no sandbox ${String(sandboxId)}`, {
+      details: { sandboxId: String(sandboxId) },
+    });
+  }
+
+  #ofProject(sandboxId: string, project: string): Sandbox | PlatformError {
+    try {
+      const sandbox = this.#find(sandboxId);
+      if (sandbox.record.project === project) return sandbox;
+      return new PlatformError('sandbox_not_found', `there is no sandbox ${sandboxId}`, { details: { sandboxId } });
+    } catch (error) {
+      if (PlatformError.is(error)) return error;
+      throw error;
+    }
+  }
+}

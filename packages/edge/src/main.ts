@@ -1,0 +1,70 @@
+/**
+ * The edge as a process: `main.ts --config FILE`. It loads its modules, gives up root for good, and only then opens anything. It ends when
+ * its stdin closes; the sandboxes live on.
+ */
+import { readFile } from 'node:fs/promises';
+import { parseArgs } from 'node:util';
+import { ContainerBackend } from '@dsec/backends';
+import { PlatformError } from '@dsec/contract';
+import { MergeThread } from '@dsec/environment';
+import { createLogger, dropPrivileges, loadConfig, SystemClock, SystemNetwork, SystemRandom } from '@dsec/kit';
+import { EdgeConfigSchema } from './config.ts';
+import { Edge } from './edge.ts';
+import { JournalThread } from './journal-thread.ts';
+import { layerPlaces } from './layers.ts';
+
+const { values } = parseArgs({ options: { config: { type: 'string' } } });
+const config = loadConfig(EdgeConfigSchema, { file: values.config, envPrefix: 'DSEC_EDGE_' });
+const clock = new SystemClock();
+const logger = createLogger({ component: 'edge', level: config.logLevel, clock });
+const network = new SystemNetwork();
+const random = new SystemRandom();
+
+const fatal = (event: string, error: unknown): never => {
+  logger.error(event, { outcome: 'failed', error });
+  process.exit(1);
+};
+process.on('uncaughtException', (error) => fatal('edge.fault', error));
+process.on('unhandledRejection', (error) => fatal('edge.fault', error));
+
+try {
+  const journal = await JournalThread.start((error) => fatal('journal.lost', error));
+  // Later this process may not read the thread's modules; the next one may.
+  const merger = await MergeThread.start(config.sets, { onLost: (error) => fatal('merge.lost', error) });
+  dropPrivileges({ uid: config.uid, gid: config.gid });
+  const idKey = await readFile(config.idKeyFile).catch((cause: unknown) => {
+    throw new PlatformError('config_invalid', 'the key of the sandbox ids cannot be read', {
+      details: { field: 'idKeyFile' },
+      cause,
+    });
+  });
+  const backend = new ContainerBackend({
+    network,
+    clock,
+    random,
+    logger,
+    launcherSocket: config.launcherSocket,
+    sandboxSockets: config.sandboxSockets,
+    layers: await layerPlaces(config.layers, { clock, random }),
+    setsDirectory: config.sets.setsDirectory,
+    merger,
+  });
+  const edge = await Edge.start({ config, idKey, backend, journal, clock, random, network, logger });
+  let isClosing = false;
+  const close = (reason: string): void => {
+    if (isClosing) return;
+    isClosing = true;
+    logger.info('edge.stop', { reason });
+    edge[Symbol.asyncDispose]().then(
+      () => process.exit(0),
+      (error: unknown) => fatal('edge.stop', error),
+    );
+  };
+  process.stdin.once('end', () => close('stdin'));
+  process.stdin.once('error', () => close('stdin'));
+  process.stdin.resume();
+  process.once('SIGTERM', () => close('SIGTERM'));
+  process.once('SIGINT', () => close('SIGINT'));
+} catch (error) {
+  fatal('edge.start', error);
+}

@@ -1,0 +1,67 @@
+/**
+ * The packer as a process: `main.ts --config FILE`. It loads its modules, gives up root for good, and only then opens anything. It ends when its
+ * stdin closes; a pack that is under way is lost then, and asked for again.
+ */
+import { chmod } from 'node:fs/promises';
+import { parseArgs } from 'node:util';
+import { removeStaleDrafts } from '@dsec/environment';
+import { createLogger, dropPrivileges, loadConfig, SystemClock, SystemNetwork, SystemRandom } from '@dsec/kit';
+import { serve, type WireServer } from '@dsec/native-link';
+import { PackerConfigSchema } from './config.ts';
+import { Packer } from './packer.ts';
+
+/** Its directory lets the edge in. */
+const SOCKET_MODE = 0o660;
+const MAX_CONNECTIONS = 64;
+
+const { values } = parseArgs({ options: { config: { type: 'string' } } });
+const config = loadConfig(PackerConfigSchema, { file: values.config, envPrefix: 'DSEC_PACKER_' });
+const clock = new SystemClock();
+const logger = createLogger({ component: 'packer', level: config.logLevel, clock });
+const network = new SystemNetwork();
+
+const fatal = (event: string, error: unknown): never => {
+  logger.error(event, { outcome: 'failed', error });
+  process.exit(1);
+};
+process.on('uncaughtException', (error) => fatal('packer.fault', error));
+process.on('unhandledRejection', (error) => fatal('packer.fault', error));
+
+try {
+  dropPrivileges({ uid: config.uid, gid: config.gid });
+  // What the packer before was making when it ended; it helps nobody, and is no reason not to pack.
+  await removeStaleDrafts(config.layersDirectory).catch((error: unknown) => {
+    logger.warn('packer.clean', { outcome: 'failed', error });
+  });
+  const packer = new Packer({ layersDirectory: config.layersDirectory, clock, random: new SystemRandom() });
+  const connections = new Set<WireServer>();
+  const listener = await network.listenUnix(config.socket, (connection) => {
+    if (connections.size >= MAX_CONNECTIONS) {
+      connection.destroy();
+      return;
+    }
+    const wire = serve(connection, (method, params, stream) => packer.handle(method, params, stream), {
+      role: 'packer',
+      clock,
+      onFault: (error, method) => logger.error('packer.fault', { method, outcome: 'internal', error }),
+      onClose: () => connections.delete(wire),
+    });
+    connections.add(wire);
+  });
+  await chmod(config.socket, SOCKET_MODE);
+  const close = (reason: string): void => {
+    logger.info('packer.stop', { reason });
+    Promise.all([listener.close(), ...[...connections].map((wire) => wire.close())]).then(
+      () => process.exit(0),
+      (error: unknown) => fatal('packer.stop', error),
+    );
+  };
+  process.stdin.once('end', () => close('stdin'));
+  process.stdin.once('error', () => close('stdin'));
+  process.stdin.resume();
+  process.once('SIGTERM', () => close('SIGTERM'));
+  process.once('SIGINT', () => close('SIGINT'));
+  logger.info('packer.start', { outcome: 'ok' });
+} catch (error) {
+  fatal('packer.start', error);
+}

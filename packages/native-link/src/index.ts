@@ -1,0 +1,38 @@
+export {
+  AetherClient,
+  type ExecAttachParams,
+  type ExecStartParams,
+  type FileParams,
+  type SessionOpenParams,
+} from './aether-client.ts';
+export type { AetherInfo, ExecStarted, OutputGap, ProcessInfo, WatchEvent, WatchMessage } from './aether-answers.ts';
+export {
+  Download,
+  type ExecItem,
+  ExecStream,
+  FileListing,
+  FileReading,
+  FileWatch,
+  Upload,
+} from './aether-streams.ts';
+export {
+  type ChangesReady,
+  type ChangesSent,
+  type CreatedSandbox,
+  type ExitedSandbox,
+  LauncherChanges,
+  LauncherClient,
+  LauncherEvents,
+  type ListedSandbox,
+  type NodeInfo,
+  type SandboxCreateParams,
+  type SandboxUsage,
+} from './launcher-client.ts';
+export { LayerdClient } from './layerd-client.ts';
+export { WireClient, type WireClientOptions } from './wire/client.ts';
+export { WireConnection, type WireConnectionOptions } from './wire/connection.ts';
+export { INITIAL_WINDOW, MAX_CONTROL, MAX_DATA, MAX_STREAMS } from './wire/frame.ts';
+export type { JsonObject } from './wire/payload.ts';
+export { relay, type RelayOptions, type RelayOutcome } from './wire/relay.ts';
+export { serve, WireServer, type WireHandler, type WireServerOptions } from './wire/server.ts';
+export type { StreamOptions, WireItem, WireServerStream, WireStream, WireStreamBase } from './wire/stream-api.ts';
