@@ -74,6 +74,8 @@ async function main(): Promise<void> {
 try {
   await main();
 } catch (error) {
+  // What failed first is not shown otherwise.
+  if (error instanceof SuppressedError) console.error(error.suppressed);
   if (!PlatformError.is(error)) throw error;
   console.error(`error: ${error.message} [${error.code}]`, error.details, error.cause ?? '');
   process.exitCode = 1;
