@@ -33,7 +33,8 @@ function textRules(checkout: string): readonly TextRule[] {
       message: 'unfinished code',
       appliesTo: (path) => path.endsWith('.rs'),
     },
-    { pattern: /\/(?:work|farm)\/(?:main|shared)\b/, message: 'path of one machine' },
+    // Behind a letter or a brace it is the end of another path.
+    { pattern: /(?<![A-Za-z0-9._}-])\/(?:work|farm)(?![A-Za-z0-9_-])/, message: 'path of one machine' },
     ...(checkout.split('/').length > 2 ? [{ pattern: literal(checkout), message: 'path of this checkout' }] : []),
     {
       pattern:
