@@ -16,12 +16,13 @@ import type { ChunkLocation, ChunkMap } from './chunk-map.ts';
 import { chunksByPack } from './chunks-by-pack.ts';
 import { type Digest, parseDigest, sha256Name } from './digest.ts';
 import { corrupt, MAX_METADATA_BYTES, MAX_PACK_BYTES } from './layer-format.ts';
-import { chunkMapKey, indexKey, metadataKey, packKey, recordKey, supersededMapKey } from './layer-keys.ts';
+import { indexKey, metadataKey, packKey, recordKey } from './layer-keys.ts';
 import { findChunkMap, openLayer, type StoredLayer } from './layer-reader.ts';
 import { putTrace, readTrace } from './layer-trace.ts';
 import { type ObjectStore, readObject, type StoreOptions } from './object-store.ts';
 import { decodePackIndex, MAX_PACK_INDEX_BYTES } from './pack-index.ts';
 import { inParallel } from './parallel.ts';
+import { replaceMap } from './replace-map.ts';
 import { errno, unavailable } from './store-error.ts';
 
 /** Packs that are copied at once: each is in memory. */
@@ -76,10 +77,7 @@ export class LayerCopier {
     });
     if (!(await this.#hasPacks(stored.map, signal))) throw unavailable(this.#to.name, 'packs_vanish');
     await this.#copyMetadata(stored, signal);
-    if (before !== undefined && !before.bytes.equals(stored.map.bytes)) {
-      await this.#to.put(supersededMapKey(layer, sha256Name(before.bytes)), before.bytes, { signal });
-    }
-    await this.#to.put(chunkMapKey(layer), stored.map.bytes, { signal });
+    await replaceMap(this.#to, { layer, before, next: stored.map }, signal);
     const trace = await readTrace(this.#from, layer, stored.map, { signal });
     if (trace.length > 0) await putTrace(this.#to, layer, { map: stored.map, trace }, { signal });
     await this.#to.put(recordKey(layer), stored.record, { signal });

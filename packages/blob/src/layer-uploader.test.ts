@@ -164,11 +164,14 @@ describe('LayerUploader', () => {
 
   test('sends again what does not fit into its memory of the store', async () => {
     const { store, clock } = memory();
-    const files = await layerFiles(base, 'forgotten', [1, 2, 3, 4, 5, 6]);
+    const chunks = [1, 2, 3, 4, 5, 6];
     const small = () => new LayerUploader({ store, clock, packBytes: 2 * CHUNK_BYTES, maxKnownChunks: 2 });
-    const first = await small().upload({ ...files, record });
+    const first = await small().upload({ ...(await layerFiles(base, 'forgotten', chunks)), record });
     const packs = packsOf(store.written);
+    // Another layer of the same chunks: where those of a layer that is there lie, its own map says.
+    const files = await layerFiles(base, 'forgotten-too', chunks);
     const second = await small().upload({ ...files, record });
+    expect(second.layer).not.toBe(first.layer);
     expect(second.newBytes).toBeGreaterThan(0);
     expect(second.newBytes).toBeLessThan(first.newBytes);
     expect(packsOf(store.written)).toEqual(packs);

@@ -4,7 +4,8 @@
  * Chunks that are in the store are not sent. A collection may run at the same time and be about to remove a pack that no layer needs yet:
  * - U1 before a pack of others is relied on, its index is put anew unless it is young, which makes the pack young;
  * - U2 after all packs are written and before the record, every pack that the layer relies on is looked for again; one that is gone is
- *   written anew.
+ *   written anew;
+ * - U3 the map of a layer that is in the store is written only when it names what is gone, and when none has come since it was read.
  */
 import { PlatformError } from '@dsec/contract';
 import type { Clock } from '@dsec/kit';
@@ -14,13 +15,14 @@ import { chunksByPack } from './chunks-by-pack.ts';
 import { type Digest, digestName } from './digest.ts';
 import { KnownChunks } from './known-chunks.ts';
 import { chunkBytes, MAX_RECORD_BYTES } from './layer-format.ts';
-import { chunkMapKey, indexKey, metadataKey, packKey, recordKey } from './layer-keys.ts';
+import { indexKey, metadataKey, packKey, recordKey } from './layer-keys.ts';
 import { LayerPacker, type LayerPackerOptions } from './layer-packer.ts';
 import { findChunkMap } from './layer-reader.ts';
 import { type LayerFiles, LayerSource } from './layer-source.ts';
 import { readObject } from './object-store.ts';
 import { decodePackIndex, MAX_PACK_INDEX_BYTES } from './pack-index.ts';
 import { inParallel } from './parallel.ts';
+import { replaceMap } from './replace-map.ts';
 import { unavailable } from './store-error.ts';
 
 export interface LayerUploaderOptions extends LayerPackerOptions {
@@ -56,7 +58,7 @@ const HOUR_MS = 3_600_000;
 const DEFAULT_KNOWN_CHUNKS = 4 * 1024 * 1024;
 /** Packs that are looked for at once. */
 const PARALLEL_CHECKS = 8;
-/** How often packs may be gone again before the upload gives up. */
+/** How often packs may be gone again before the upload gives up; how often the map may be another before this one is put. */
 const MAX_ROUNDS = 3;
 
 /** Uploads into one store; keeps in mind what the store has from one upload to the next. */
@@ -86,11 +88,7 @@ export class LayerUploader {
         details: { field: 'record' },
       });
     }
-    const firstOf = uniqueChunks(source);
-    const sent = await this.#sendChunks(source, firstOf, upload);
-    const map = ChunkMap.encode(source.dataBytes, entriesOf(source, sent.placed), layer);
-    await store.put(metadataKey(layer), source.metadata(), { signal });
-    await store.put(chunkMapKey(layer), map.bytes, { signal });
+    const { map, ...sent } = await this.#sendData(source, upload);
     await store.put(recordKey(layer), record, { signal });
     let bytes = 0;
     for (let index = 0; index < source.chunks; index++) {
@@ -100,10 +98,39 @@ export class LayerUploader {
     return { layer, map, bytes, newBytes: sent.newBytes, sentBytes: sent.sentBytes, dedupeShare };
   }
 
-  /** Until every chunk is in a pack that is there. */
-  async #sendChunks(source: LayerSource, firstOf: ReadonlyMap<string, number>, upload: LayerUpload): Promise<Sent> {
+  /**
+   * All but the record. The map of the store stays wherever it is good; one that came meanwhile, as from a layout, is looked at again (U3), so that
+   * this puts no older one in its place.
+   */
+  async #sendData(
+    source: LayerSource,
+    upload: LayerUpload,
+  ): Promise<Omit<Sent, 'placed'> & { readonly map: ChunkMap }> {
+    const { store } = this.#options;
+    const { layer } = source;
     const { signal } = upload;
-    const placed = await this.#placesThere(source.layer, firstOf, signal);
+    const firstOf = uniqueChunks(source);
+    let [newBytes, sentBytes] = [0, 0];
+    let before = await findChunkMap(store, layer, { signal });
+    for (let round = 1; ; round++) {
+      const sent = await this.#sendChunks({ source, firstOf, before }, upload);
+      newBytes += sent.newBytes;
+      sentBytes += sent.sentBytes;
+      const map = ChunkMap.encode(source.dataBytes, entriesOf(source, sent.placed), layer);
+      if (round === 1) await store.put(metadataKey(layer), source.metadata(), { signal });
+      const now = await findChunkMap(store, layer, { signal });
+      if (isSameMap(now, before) || round === MAX_ROUNDS) {
+        await replaceMap(store, { layer, before: now, next: map }, signal);
+        return { newBytes, sentBytes, map };
+      }
+      before = now;
+    }
+  }
+
+  /** Until every chunk is in a pack that is there. */
+  async #sendChunks({ source, firstOf, before }: Sending, upload: LayerUpload): Promise<Sent> {
+    const { signal } = upload;
+    const placed = await this.#placesThere(before, firstOf, signal);
     const sentOnce = new Set<number>();
     let sentBytes = 0;
     const indexes = [...firstOf.values()];
@@ -140,13 +167,12 @@ export class LayerUploader {
 
   /** Where chunks lie by the map that the store has of the layer: so one that was laid out anew (`relayout`) stays as it is. */
   async #placesThere(
-    layer: Digest,
+    map: ChunkMap | undefined,
     wanted: ReadonlyMap<string, number>,
     signal: AbortSignal | undefined,
   ): Promise<Map<string, ChunkPlace>> {
     const { store } = this.#options;
     const placed = new Map<string, ChunkPlace>();
-    const map = await findChunkMap(store, layer, { signal });
     if (map === undefined) return placed;
     await inParallel(chunksByPack(map), PARALLEL_CHECKS, async ([pack, chunks]) => {
       const bytes = await readObject(store, indexKey(pack), { signal, maxBytes: MAX_PACK_INDEX_BYTES });
@@ -224,12 +250,23 @@ function displace(placed: Map<string, ChunkPlace>, gone: ReadonlySet<Digest>): v
   for (const [name, { pack }] of placed) if (gone.has(pack)) placed.delete(name);
 }
 
+/** What is sent of a layer. */
+interface Sending {
+  readonly source: LayerSource;
+  readonly firstOf: ReadonlyMap<string, number>;
+  /** The map that the store has. */
+  readonly before: ChunkMap | undefined;
+}
+
 interface Sent {
   readonly newBytes: number;
   readonly sentBytes: number;
   /** Every chunk, by the name of its digest. */
   readonly placed: ReadonlyMap<string, ChunkPlace>;
 }
+
+const isSameMap = (left: ChunkMap | undefined, right: ChunkMap | undefined): boolean =>
+  left === undefined || right === undefined ? left === right : left.bytes.equals(right.bytes);
 
 const nameOf = (source: LayerSource, index: number): string => source.digestAt(index)?.toString('hex') ?? '';
 

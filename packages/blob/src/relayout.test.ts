@@ -112,6 +112,40 @@ describe('relayout', () => {
     await world.memory.delete(`packs/${pack.slice(0, 2)}/${pack}`);
     await world.upload(MANY);
     expect(await world.isWhole(node)).toBe(true);
+    // What nodes have of the map that was mended stays under its own name.
+    const superseded = `layers/${node.layer}/chunks-${sha256Name(map.bytes)}`;
+    expect(world.memory.objects.has(superseded)).toBe(true);
+  });
+
+  test.each([
+    ['that sends nothing', false],
+    ['that mends the layer', true],
+  ])('outlasts an upload %s and began before it', async (_, isDamaged) => {
+    const world = new World();
+    const node = await world.upload(MANY);
+    const before = world.packs();
+    if (isDamaged) {
+      // One that the trace needs nothing of: the layout can be made without it.
+      const traced = new Set(TRACE.map((chunk) => node.map.at(chunk)?.pack));
+      const spare = node.map.packs.find((pack) => !traced.has(pack)) ?? '';
+      expect(before).toContain(`packs/${spare.slice(0, 2)}/${spare}`);
+      await world.memory.delete(`packs/${spare.slice(0, 2)}/${spare}`);
+    }
+    const store = new MortalStore(world.memory);
+    let relaid: ChunkMap | undefined;
+    store.onChange = async (key) => {
+      if (relaid !== undefined || !key.endsWith('/metadata')) return;
+      relaid = (await world.relayout([{ layer: node.layer, trace: TRACE }])).layers[0]?.map;
+    };
+    const uploader = new LayerUploader({ store, clock: world.clock, packBytes: 3 * CHUNK_BYTES });
+    const files = await layerFiles(base, `layer-${MANY.join('_')}`, MANY);
+    const uploaded = await uploader.upload({ ...files, record: Buffer.from('{}') });
+    const { map } = await openLayer(world.memory, node.layer);
+    expect(relaid).toBeDefined();
+    expect(chunkRanges(map, TRACE)).toHaveLength(1);
+    expect(map.bytes.equals(uploaded.map.bytes)).toBe(true);
+    if (!isDamaged) expect(map.bytes.equals(relaid?.bytes ?? Buffer.alloc(0))).toBe(true);
+    expect(await world.isWhole(node)).toBe(true);
   });
 
   test('fills packs up to their bound, in the order of the trace', async () => {

@@ -5,10 +5,7 @@
  *
  * It may be killed at any moment, and run beside collections and readers:
  * - R1 packs and their indexes are there before a map names them;
- * - R2 a map is kept under a name of its own before another takes its place, and with it, for a while, every pack that it names: nodes that
- *   have it go on reading (`supersededMs` of collections);
- * - R3 before that, the indexes of packs that only the old map names are put anew, so that a collection that has not seen the old map under
- *   its new name takes none of them.
+ * - R2, R3 what nodes have of the map before stays good for a while (`replace-map.ts`).
  */
 import { PlatformError } from '@dsec/contract';
 import { throwIfAborted } from '@dsec/kit';
@@ -17,11 +14,12 @@ import { decodeChunk } from './chunk-codec.ts';
 import { type ChunkLocation, ChunkMap } from './chunk-map.ts';
 import { type Digest, sha256Name } from './digest.ts';
 import { MAX_PACK_BYTES } from './layer-format.ts';
-import { chunkMapKey, indexKey, packKey, supersededMapKey } from './layer-keys.ts';
+import { indexKey, packKey } from './layer-keys.ts';
 import { openLayer, readStored } from './layer-reader.ts';
-import { type ObjectStore, readObject, type StoreOptions } from './object-store.ts';
-import { encodePackIndex, MAX_PACK_INDEX_BYTES } from './pack-index.ts';
+import type { ObjectStore, StoreOptions } from './object-store.ts';
+import { encodePackIndex } from './pack-index.ts';
 import { inParallel } from './parallel.ts';
+import { replaceMap } from './replace-map.ts';
 
 /** Most chunks of all traces together: 64 GiB. */
 export const MAX_TRACED_CHUNKS = 262_144;
@@ -98,7 +96,7 @@ export async function relayout(options: RelayoutOptions): Promise<Relaid> {
   const layers: RelaidLayer[] = [];
   for (const { layer, map, trace } of stored) {
     const next = movedMap(map, placed, layer);
-    await supersede(store, { layer, map, next }, signal);
+    await replaceMap(store, { layer, before: map, next }, signal);
     const readsBefore = chunkRanges(map, trace).length;
     layers.push({ layer, map: next, readsBefore, reads: chunkRanges(next, trace).length });
   }
@@ -173,23 +171,6 @@ function movedMap(map: ChunkMap, placed: ReadonlyMap<Digest, Place>, layer: Dige
     return at === undefined ? undefined : (placed.get(at.digest) ?? at);
   });
   return ChunkMap.encode(map.dataBytes, entries, layer);
-}
-
-/** R2, R3. */
-async function supersede(
-  store: ObjectStore,
-  { layer, map, next }: { readonly layer: Digest; readonly map: ChunkMap; readonly next: ChunkMap },
-  signal: AbortSignal | undefined,
-): Promise<void> {
-  if (next.bytes.equals(map.bytes)) return;
-  const named = new Set(next.packs);
-  const left = map.packs.filter((pack) => !named.has(pack));
-  await inParallel(left, PARALLEL_READS, async (pack) => {
-    const index = await readObject(store, indexKey(pack), { signal, maxBytes: MAX_PACK_INDEX_BYTES });
-    if (index !== undefined) await store.put(indexKey(pack), index, { signal });
-  });
-  await store.put(supersededMapKey(layer, sha256Name(map.bytes)), map.bytes, { signal });
-  await store.put(chunkMapKey(layer), next.bytes, { signal });
 }
 
 const invalid = (message: string): PlatformError =>
