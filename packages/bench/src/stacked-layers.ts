@@ -56,10 +56,14 @@ class Pair {
     this.#many = many;
   }
 
+  /** Each kind goes first as often as the other: what a stop leaves to do falls on the create behind it. */
   async run(count: number): Promise<void> {
+    const kinds = [
+      [one, this.single],
+      [this.#many, this.stacked],
+    ] as const;
     for (let i = 0; i < count; i += 1) {
-      await this.#create(one, this.single);
-      await this.#create(this.#many, this.stacked);
+      for (const [args, sample] of i % 2 === 0 ? kinds : kinds.toReversed()) await this.#create(args, sample);
     }
   }
 
@@ -108,7 +112,7 @@ async function timeMerge(
     const layersDirectory = join(server.data, 'layers');
     for (let i = 0; i < (isQuick ? 3 : 10); i += 1) {
       // A thread of its own each time: on a node, too, a merge is seldom one of many.
-      await using thread = await MergeThread.start({ setsDirectory, layersDirectory });
+      await using thread = await MergeThread.start({ setsDirectory, draftsDirectory: setsDirectory, layersDirectory });
       const before = process.cpuUsage();
       await wall.time(clock, () => thread.ensure(layers, { isForced: true }));
       const { user, system } = process.cpuUsage(before);
