@@ -1,4 +1,7 @@
-/** Which environments can run where only a part of all layers is: counted by what sandboxes ran from, in the fewest bytes. */
+/**
+ * Which environments can run where only a part of all layers is: counted by what sandboxes ran from lately, in the fewest bytes. Tasks are sandboxes
+ * weighed by their age (`recentSandboxes` of compositions), so that what is eligible follows what is used now.
+ */
 import { coveringLayers, openLayer, type ObjectStore } from '@dsec/blob';
 import { limits, PlatformError } from '@dsec/contract';
 import type { Composition, DSecClient, Environment } from '@dsec/libdsec';
@@ -11,7 +14,7 @@ export const weights = ['data', 'touched'] as const;
 export type Weight = (typeof weights)[number];
 
 export interface EligibilityQuery {
-  /** Of the sandboxes that were begun here, 0 to 1. */
+  /** Of the sandboxes that were begun here, weighed by their age: 0 to 1. */
   readonly share: number;
   readonly weight: Weight;
   /** Where to look for sizes of layers that are not on the node. */
@@ -42,9 +45,12 @@ export interface Eligibility {
 
 interface EligibleEnvironment {
   readonly environment: Environment;
-  /** Sandboxes that were begun on it, alone or with others. */
+  /** Sandboxes that were begun on it, alone or with others, weighed by their age. */
   readonly tasks: number;
 }
+
+/** Tasks are added up as whole thousandths, which is as exactly as they are told: sums of fractions depend on their order. */
+const THOUSANDTHS = 1000;
 
 /**
  * @throws PlatformError `invalid_argument` for a share that is none, `blob_unavailable`
@@ -69,7 +75,7 @@ export async function eligibility(
   const tasksOf = new Map<string, number>();
   for (const composition of known) {
     for (const name of new Set(namesIn(composition))) {
-      tasksOf.set(name, (tasksOf.get(name) ?? 0) + composition.sandboxes);
+      tasksOf.set(name, (tasksOf.get(name) ?? 0) + weightOf(composition));
     }
   }
   const sizes = await sizesOf(context, client, {
@@ -84,7 +90,7 @@ export async function eligibility(
   );
   const counted = known.map((composition) => ({
     key: JSON.stringify(namesIn(composition)),
-    tasks: composition.sandboxes,
+    tasks: weightOf(composition),
     layers: namesIn(composition).flatMap((name) => environments.get(name)?.image.layers ?? []),
   }));
   const { layers, isReached, coveredTasks, totalTasks } = coveringLayers(counted, bytesOf, share);
@@ -93,14 +99,14 @@ export async function eligibility(
   return {
     share,
     isReached,
-    coveredTasks,
-    totalTasks,
-    goneTasks,
+    coveredTasks: coveredTasks / THOUSANDTHS,
+    totalTasks: totalTasks / THOUSANDTHS,
+    goneTasks: goneTasks / THOUSANDTHS,
     layers: eligible,
     bytes: eligible.reduce((sum, { dataBytes }) => sum + dataBytes, 0),
     environments: [...environments.values()]
       .filter(({ image }) => image.layers.every((layer) => inside.has(layer)))
-      .map((environment) => ({ environment, tasks: tasksOf.get(environment.name) ?? 0 })),
+      .map((environment) => ({ environment, tasks: (tasksOf.get(environment.name) ?? 0) / THOUSANDTHS })),
   };
 }
 
@@ -138,5 +144,7 @@ const namesIn = ({ environment, workspace, toolkits }: Composition): readonly st
   ...toolkits,
 ];
 
+const weightOf = ({ recentSandboxes }: Composition): number => Math.round(recentSandboxes * THOUSANDTHS);
+
 const tasksIn = (compositions: readonly Composition[]): number =>
-  compositions.reduce((sum, { sandboxes }) => sum + sandboxes, 0);
+  compositions.reduce((sum, composition) => sum + weightOf(composition), 0);

@@ -1,8 +1,10 @@
 /** Configuration of an edge. */
 import { MAX_EDGE_NUMBER } from '@dsec/contract';
 import { Type, type Static } from 'typebox';
+import { DEFAULT_HALF_LIFE_MS } from './composition-counts.ts';
 
 const uid = { minimum: 1, maximum: 4_294_967_294 } as const;
+const HOUR_MS = 3_600_000;
 const factor = { minimum: 0.01, maximum: 10_000 } as const;
 
 export const EdgeConfigSchema = Type.Object(
@@ -101,6 +103,12 @@ export const EdgeConfigSchema = Type.Object(
       minimum: 100,
       default: 30_000,
       description: 'How often the node is compared with the journal.',
+    }),
+    countHalfLifeHours: Type.Integer({
+      minimum: 1,
+      maximum: 876_000,
+      default: DEFAULT_HALF_LIFE_MS / HOUR_MS,
+      description: 'How long a sandbox takes to count half as much among those that ran lately from the same names.',
     }),
   },
   { additionalProperties: false },

@@ -128,7 +128,8 @@ export class EdgeServer {
 
   async #compositions(params: JsonObject): Promise<CompositionPage> {
     const { cursor, limit = limits.pageSize.default } = parsers['composition.list'].parse(params);
-    const page = await this.#parts.lifecycle.parts.journal.compositions({ after: Number(cursor ?? 0), limit });
+    const { journal, clock } = this.#parts.lifecycle.parts;
+    const page = await journal.compositions({ after: Number(cursor ?? 0), limit, nowMs: clock.now() });
     return {
       compositions: page.compositions.map((counted) => ({ ...counted, toolkits: [...counted.toolkits] })),
       cursor: page.cursor === undefined ? null : String(page.cursor),

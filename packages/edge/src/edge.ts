@@ -28,6 +28,7 @@ const PRUNE_MS = 600_000;
 /** Connections of apiservers at once. */
 const MAX_CONNECTIONS = 256;
 /** The owner and the group of the directory, which is that of the apiservers. */
+const HOUR_MS = 3_600_000;
 const SOCKET_MODE = 0o660;
 
 export interface EdgeParts {
@@ -62,7 +63,7 @@ export class Edge implements AsyncDisposable {
     try {
       const journal = scope.own('journal', new Journal(parts.journal));
       const bootId = await readBootId(kernelFiles);
-      const opened = await journal.open(config.journal, bootId);
+      const opened = await journal.open(config.journal, bootId, config.countHalfLifeHours * HOUR_MS);
       const ledger = new Ledger({ memoryMib: 0, pids: 0, diskMib: 0, sandboxes: 0 });
       const lifetimes = scope.own('lifetimes', new Lifetimes(clock));
       const registry = new Registry();

@@ -39,7 +39,8 @@ export class JournalStore implements Disposable {
   readonly #delete: StatementSync;
   readonly #counts: CompositionCounts;
 
-  constructor(path: string) {
+  /** @param halfLifeMs of the counts of compositions; default: 30 days */
+  constructor(path: string, halfLifeMs?: number) {
     this.#database = new DatabaseSync(path);
     this.#database.exec(`
       PRAGMA busy_timeout = ${BUSY_TIMEOUT_MS};
@@ -55,7 +56,7 @@ export class JournalStore implements Disposable {
       'INSERT INTO sandbox (id, body) VALUES (?, ?) ON CONFLICT (id) DO UPDATE SET body = excluded.body',
     );
     this.#delete = this.#database.prepare('DELETE FROM sandbox WHERE id = ?');
-    this.#counts = new CompositionCounts(this.#database);
+    this.#counts = new CompositionCounts(this.#database, { halfLifeMs });
   }
 
   /** Reads everything and notes the boot id of the node. */

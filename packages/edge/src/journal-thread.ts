@@ -39,8 +39,8 @@ export class JournalThread implements JournalSink {
     return new JournalThread(worker, onLost);
   }
 
-  async open(path: string, bootId: string): Promise<JournalContents> {
-    const answer = await this.#ask({ type: 'open', path, bootId });
+  async open(path: string, bootId: string, halfLifeMs?: number): Promise<JournalContents> {
+    const answer = await this.#ask({ type: 'open', path, bootId, halfLifeMs });
     if (answer.type === 'opened') return answer.contents;
     throw failure(answer, 'the journal could not be opened');
   }

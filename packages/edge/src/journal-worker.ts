@@ -7,7 +7,7 @@ import type { CompositionPageQuery, CountedPage } from './composition-counts.ts'
 import { JournalStore, type JournalBatch, type JournalContents } from './journal-store.ts';
 
 export type JournalRequest =
-  | { readonly type: 'open'; readonly path: string; readonly bootId: string }
+  | { readonly type: 'open'; readonly path: string; readonly bootId: string; readonly halfLifeMs: number | undefined }
   | { readonly type: 'commit'; readonly batch: JournalBatch }
   | { readonly type: 'compositions'; readonly query: CompositionPageQuery }
   | { readonly type: 'close' };
@@ -32,7 +32,7 @@ if (parentPort !== null) {
     try {
       switch (request.type) {
         case 'open':
-          store = new JournalStore(request.path);
+          store = new JournalStore(request.path, request.halfLifeMs);
           answer({ type: 'opened', contents: store.open(request.bootId) });
           break;
         case 'commit':

@@ -165,11 +165,18 @@ describe('what was begun', () => {
     await journal.write(record('sb', { phase: 'stopping', cause: causeOf('idle', 'x') }));
     await journal.forget('sa');
     await journal.begin(record('sd', { ...names, toolkits: ['u', 't'] }));
-    const plain = { environment: 'debian', workspace: null, toolkits: [], sandboxes: 2, lastCreatedAtMs: 7 };
-    const stacked = { environment: 'debian', ...names, sandboxes: 1, lastCreatedAtMs: 1 };
-    const page = await journal.compositions({ after: 0, limit: 2 });
+    const plain = {
+      environment: 'debian',
+      workspace: null,
+      toolkits: [],
+      sandboxes: 2,
+      recentSandboxes: 2,
+      lastCreatedAtMs: 7,
+    };
+    const stacked = { environment: 'debian', ...names, sandboxes: 1, recentSandboxes: 1, lastCreatedAtMs: 1 };
+    const page = await journal.compositions({ after: 0, limit: 2, nowMs: 9 });
     expect(page.compositions).toEqual([plain, stacked]);
-    expect(await journal.compositions({ after: page.cursor ?? 0, limit: 2 })).toEqual({
+    expect(await journal.compositions({ after: page.cursor ?? 0, limit: 2, nowMs: 9 })).toEqual({
       compositions: [{ ...stacked, toolkits: ['u', 't'] }],
       cursor: undefined,
     });
@@ -204,7 +211,7 @@ describe('a journal whose process is killed', () => {
     const found = new Set(opened.records.map(({ sandboxId }) => sandboxId));
     expect(acknowledged.size).toBeGreaterThan(100);
     expect([...acknowledged].filter((sandboxId) => !found.has(sandboxId))).toEqual([]);
-    const { compositions } = await journal.compositions({ after: 0, limit: 10 });
+    const { compositions } = await journal.compositions({ after: 0, limit: 10, nowMs: 9 });
     expect(compositions.map(({ environment, sandboxes }) => [environment, sandboxes])).toEqual([
       ['debian', found.size],
     ]);

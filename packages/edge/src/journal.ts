@@ -16,7 +16,7 @@ const MAX_QUESTIONS = 64;
 
 /** What a journal writes to; the thread, or the store itself in tests and measurements. */
 export interface JournalSink {
-  open(path: string, bootId: string): Promise<JournalContents>;
+  open(path: string, bootId: string, halfLifeMs?: number): Promise<JournalContents>;
   commit(batch: JournalBatch): Promise<void>;
   compositions(query: CompositionPageQuery): Promise<CountedPage>;
   close(): Promise<void>;
@@ -51,9 +51,12 @@ export class Journal implements AsyncDisposable {
     this.#sink = sink;
   }
 
-  /** @throws PlatformError `internal` when the file cannot be opened, or has a record that this edge cannot read */
-  async open(path: string, bootId: string): Promise<JournalOpened> {
-    const { bootId: before, bodies } = await this.#sink.open(path, bootId);
+  /**
+   * @param halfLifeMs of the counts of compositions; default: 30 days
+   * @throws PlatformError `internal` when the file cannot be opened, or has a record that this edge cannot read
+   */
+  async open(path: string, bootId: string, halfLifeMs?: number): Promise<JournalOpened> {
+    const { bootId: before, bodies } = await this.#sink.open(path, bootId, halfLifeMs);
     return { bootId: before, records: bodies.map(decodeRecord) };
   }
 

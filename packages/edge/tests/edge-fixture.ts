@@ -52,6 +52,7 @@ export const configFor = (options: EdgeFixtureOptions): EdgeConfig => ({
 export class EdgeFixture implements AsyncDisposable {
   readonly edge: Edge;
   readonly client: WireClient;
+  countHalfLifeHours: 720,
   readonly logger: MemoryLogger;
 
   private constructor(edge: Edge, client: WireClient, logger: MemoryLogger) {

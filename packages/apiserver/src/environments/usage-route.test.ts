@@ -84,7 +84,9 @@ describe('the usage of an environment', () => {
 
 test('compositions come page by page, as the edge has them', async () => {
   const page = {
-    compositions: [{ environment: 'b', workspace: null, toolkits: ['t'], sandboxes: 3, lastCreatedAtMs: 9 }],
+    compositions: [
+      { environment: 'b', workspace: null, toolkits: ['t'], sandboxes: 3, recentSandboxes: 1.25, lastCreatedAtMs: 9 },
+    ],
     cursor: '7',
   };
   fixture.edge.on('composition.list', () => Promise.resolve(page));

@@ -31,7 +31,7 @@ export function eligibleVerbs(env: Command, context: Context): void {
     env
       .command('eligible [name]')
       .description(
-        'list the environments whose layers cover a share of all sandboxes that ran here in the fewest bytes, or say whether one is among them',
+        'list the environments whose layers cover a share of the sandboxes that ran here lately in the fewest bytes, or say whether one is among them',
       ),
   ).action(async (name: string | undefined, options: EligibleOptions) => {
     const { eligibility } = await import('../eligibility.ts');
@@ -105,7 +105,12 @@ export function eligibleVerbs(env: Command, context: Context): void {
 
 function withQuery(command: Command): Command {
   return withConnection(command)
-    .option('--share <share>', 'of the sandboxes that ran here, 0 to 1', shareOf, DEFAULT_SHARE)
+    .option(
+      '--share <share>',
+      'of the sandboxes that ran here, each weighed by its age: 0 to 1',
+      shareOf,
+      DEFAULT_SHARE,
+    )
     .addOption(
       new Option('--weigh <what>', 'what the size of a layer is: its data, or what was ever read of them here')
         .choices(weights)
@@ -142,16 +147,19 @@ function listing(found: Eligibility): string {
   const rows = found.environments.map(({ environment: { name, kind, image }, tasks }) => [
     name,
     kind,
-    String(tasks),
+    shownTasks(tasks),
     String(image.layers.length),
     size([...new Set(image.layers)].reduce((sum, layer) => sum + (sizes.get(layer) ?? 0), 0)),
   ]);
   const share = found.totalTasks === 0 ? 0 : (found.coveredTasks / found.totalTasks) * 100;
-  const summary = `${found.layers.length} layers of ${size(found.bytes)} cover ${found.coveredTasks} of ${found.totalTasks} sandboxes (${share.toFixed(1)} %)`;
+  const summary = `${found.layers.length} layers of ${size(found.bytes)} cover ${shownTasks(found.coveredTasks)} of ${shownTasks(found.totalTasks)} sandboxes (${share.toFixed(1)} %)`;
   const parts = [table(['NAME', 'KIND', 'SANDBOXES', 'LAYERS', 'DATA'], rows), summary];
   if (!found.isReached) parts.push(unreached(found));
   return parts.join('\n');
 }
+
+/** A sandbox that is not new is no whole one. */
+const shownTasks = (tasks: number): string => String(Math.round(tasks * 10) / 10);
 
 const unreached = ({ share }: Eligibility): string =>
   `a share of ${share} cannot be reached: the size of some layers is unknown here (say --blob, or run them once)`;

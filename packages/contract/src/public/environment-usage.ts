@@ -62,6 +62,11 @@ export const CompositionSchema = Type.Object(
     workspace: Type.Union([EnvironmentNameSchema, Type.Null()]),
     toolkits: Type.Array(EnvironmentNameSchema, { maxItems: limits.toolkits }),
     sandboxes: Type.Integer({ minimum: 1, description: 'Sandboxes that were begun on it.' }),
+    recentSandboxes: Type.Number({
+      ...count,
+      description:
+        'The same, weighed by their age to a thousandth: one that begins weighs 1, and half as much after each half-life.',
+    }),
     lastCreatedAtMs: Type.Integer(),
   },
   { ...closed, description: 'Names that sandboxes ran from together, and how many did.' },
