@@ -1,4 +1,5 @@
 import type { Clock, Random } from '@dsec/kit';
+import type { LayerHolds } from './layer-holds.ts';
 
 /** What a build is doing, for a person who waits. */
 export interface BuildProgress {
@@ -23,3 +24,5 @@ export interface BuildContext {
 }
 
 export const DEFAULT_MAX_SIZE_BYTES = 64 * 2 ** 30;
+  /** Keeps layers that the build relies on from being removed before they have a name. @default nobody removes layers meanwhile */
+  readonly holds?: Pick<LayerHolds, 'hold'> | undefined;

@@ -97,9 +97,8 @@ class ImageStack {
 
   constructor(parts: ImageStackParts) {
     this.#parts = parts;
-    const { layersDirectory, notesDirectory, clock } = parts.context;
-    this.#made =
-      notesDirectory === undefined ? undefined : new MadeLayers({ directory: notesDirectory, layersDirectory, clock });
+    const { layersDirectory, notesDirectory: directory, clock, holds } = parts.context;
+    this.#made = directory === undefined ? undefined : new MadeLayers({ directory, layersDirectory, clock, holds });
   }
 
   async make(): Promise<EnvironmentImage> {

@@ -1,11 +1,11 @@
-import { mkdir, readdir, rm, writeFile } from 'node:fs/promises';
+import { mkdir, readdir, rm, utimes, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { newDirectory } from '@dsec/erofs';
 import { describe, expect, it } from 'vitest';
 import { testPlace, type TestPlace } from './build.fixture.ts';
 import { buildLayer } from './build-layer.ts';
 import { NO_CONFIG } from './layer-stack.ts';
-import { MadeLayers } from './made-layers.ts';
+import { MadeLayers, removeStaleNotes } from './made-layers.ts';
 
 const emptyLayer = async ({ context }: TestPlace): Promise<string> => {
   const { layers } = await buildLayer(context, () =>
@@ -47,6 +47,48 @@ describe('what was made from what', () => {
     await rm(join(place.context.layersDirectory, layer.slice('sha256:'.length)), { recursive: true });
     expect(await made.find(key)).toBeUndefined();
     expect(await readdir(directory)).toEqual([]);
+  });
+
+  it('is held before it is looked for', async () => {
+    await using place = await testPlace();
+    const { made, directory } = notesIn(place);
+    const layer = await emptyLayer(place);
+    await made.note('a'.repeat(64), layer);
+    const held: string[] = [];
+    const holding = new MadeLayers({
+      ...place.context,
+      directory,
+      holds: {
+        hold: async (digest) => {
+          held.push(digest);
+          await rm(join(place.context.layersDirectory, digest.slice('sha256:'.length)), { recursive: true });
+        },
+      },
+    });
+    expect(await holding.find('a'.repeat(64))).toBeUndefined();
+    expect(held).toEqual([layer]);
+  });
+
+  it('is thrown away when it is of no use any more', async () => {
+    await using place = await testPlace();
+    const { made, directory } = notesIn(place);
+    const [there, gone] = [`sha256:${'1'.repeat(64)}`, `sha256:${'2'.repeat(64)}`];
+    const key = (digit: string): string => digit.repeat(64);
+    await made.note(key('a'), there);
+    await made.note(key('b'), gone);
+    await made.note(key('c'), undefined);
+    await made.note(key('d'), undefined);
+    await utimes(join(directory, key('d')), 1, 1);
+    await writeFile(join(directory, key('e')), 'no note');
+    const stale = { isThere: (layer: string) => layer === there, unusedSinceMs: 1_000_000 };
+    const counted = await removeStaleNotes(directory, { ...stale, isDryRun: true });
+    expect(counted.notes).toBe(3);
+    expect(counted.bytes).toBeGreaterThan(0);
+    expect(await readdir(directory)).toHaveLength(5);
+    expect(await removeStaleNotes(directory, { ...stale, isDryRun: false })).toEqual(counted);
+    expect((await readdir(directory)).toSorted()).toEqual([key('a'), key('c')]);
+    const nowhere = join(directory, 'none');
+    expect(await removeStaleNotes(nowhere, { ...stale, isDryRun: false })).toEqual({ notes: 0, bytes: 0 });
   });
 
   it.each([

@@ -4,12 +4,15 @@ import { join } from 'node:path';
 import { DigestSchema } from '@dsec/contract';
 import { type Clock, compileSchema, writeDurably } from '@dsec/kit';
 import { Type, type Static } from 'typebox';
+import type { LayerHolds } from './layer-holds.ts';
 import { readLayerRecord } from './layer-store.ts';
 
 /** Notes that are kept; each is a small file. */
 const MAX_NOTES = 65_536;
 /** How many of the oldest go when there are too many. */
 const PRUNED = MAX_NOTES / 4;
+/** What a file takes is counted in blocks of this size (stat(2)). */
+const STAT_BLOCK_BYTES = 512;
 const NOTE = /^[0-9a-f]{64}$/;
 
 const NoteSchema = Type.Object(
@@ -21,6 +24,13 @@ const NoteSchema = Type.Object(
   { additionalProperties: false },
 );
 const parser = compileSchema(NoteSchema);
+
+export interface MadeLayersOptions {
+  readonly directory: string;
+  readonly layersDirectory: string;
+  readonly clock: Clock;
+  readonly holds?: Pick<LayerHolds, 'hold'> | undefined;
+}
 
 /** What was made of something earlier. */
 export interface MadeLayer {
@@ -36,11 +46,13 @@ export class MadeLayers {
   readonly #directory: string;
   readonly #layersDirectory: string;
   readonly #clock: Clock;
+  readonly #holds: MadeLayersOptions['holds'];
 
-  constructor(options: { readonly directory: string; readonly layersDirectory: string; readonly clock: Clock }) {
+  constructor(options: MadeLayersOptions) {
     this.#directory = options.directory;
     this.#layersDirectory = options.layersDirectory;
     this.#clock = options.clock;
+    this.#holds = options.holds;
   }
 
   /** The name of what a layer is made from. @param parts everything that the layer depends on; its first says what kind of making it is */
@@ -53,6 +65,7 @@ export class MadeLayers {
     const note = await readNote(path);
     if (note === undefined) return undefined;
     const { layer } = note;
+    if (layer !== null) await this.#holds?.hold(layer);
     if (layer !== null && (await readLayerRecord(this.#layersDirectory, layer)) === undefined) {
       await rm(path, { force: true });
       return undefined;
@@ -84,6 +97,35 @@ export class MadeLayers {
     for (const { path } of aged.slice(0, PRUNED)) await rm(path, { force: true });
   }
 }
+
+export interface StaleNotes {
+  /** Whether a layer is, or stays, on the node. */
+  readonly isThere: (layer: string) => boolean;
+  /** Notes of what changed nothing, which have no layer, go when they were not used since. */
+  readonly unusedSinceMs: number;
+  /** Only count them. */
+  readonly isDryRun: boolean;
+}
+
+/** Removes notes that are of no use any more: those whose layer is gone, those that cannot be read, and old ones without a layer. */
+export const removeStaleNotes = async (
+  directory: string,
+  { isThere, unusedSinceMs, isDryRun }: StaleNotes,
+): Promise<{ readonly notes: number; readonly bytes: number }> => {
+  let [notes, bytes] = [0, 0];
+  for (const name of ((await readdir(directory).catch(ignoreMissing)) ?? []).filter((each) => NOTE.test(each))) {
+    const path = join(directory, name);
+    const note = await readNote(path);
+    const info = await stat(path).catch(ignoreMissing);
+    if (info === undefined) continue;
+    const isOfUse = note?.layer === null ? info.mtimeMs >= unusedSinceMs : note !== undefined && isThere(note.layer);
+    if (isOfUse) continue;
+    if (!isDryRun) await rm(path, { force: true });
+    notes++;
+    bytes += info.blocks * STAT_BLOCK_BYTES;
+  }
+  return { notes, bytes };
+};
 
 const readNote = async (path: string): Promise<Static<typeof NoteSchema> | undefined> => {
   try {

@@ -139,9 +139,8 @@ class DockerfileBuilder {
 
   constructor(parts: BuilderParts) {
     this.#parts = parts;
-    const { layersDirectory, notesDirectory, clock } = parts.context;
-    this.#made =
-      notesDirectory === undefined ? undefined : new MadeLayers({ directory: notesDirectory, layersDirectory, clock });
+    const { layersDirectory, notesDirectory: directory, clock, holds } = parts.context;
+    this.#made = directory === undefined ? undefined : new MadeLayers({ directory, layersDirectory, clock, holds });
     this.#args = new BuildArgs(parts.stages, parts.escape, parts.build.buildArgs ?? {});
   }
 
