@@ -1,7 +1,7 @@
 /** One edge: builds its parts, brings back what the journal knows, and serves until it is closed. The sandboxes outlive it. */
 import { chmod } from 'node:fs/promises';
 import type { Backend } from '@dsec/backends';
-import { SandboxIds } from '@dsec/contract';
+import { allowsAnything, networkInForce, SandboxIds } from '@dsec/contract';
 import { Scope, type Clock, type Connection, type Logger, type Network, type Random } from '@dsec/kit';
 import { serve, type WireServer } from '@dsec/native-link';
 import { Ledger } from './admission.ts';
@@ -15,6 +15,9 @@ import { Lifetimes } from './lifetimes.ts';
 import { kernelFiles, readBootId } from './node-facts.ts';
 import { NodeWatch } from './node-watch.ts';
 import { Packs } from './packs.ts';
+import { Policies } from './policy/policies.ts';
+import { RuleBudget } from './policy/rule-budget.ts';
+import { Uplinks } from './policy/uplinks.ts';
 import { Reconciler } from './reconciler.ts';
 import { Registry } from './registry.ts';
 import { Sandbox, stateOfRecord } from './sandbox.ts';
@@ -25,10 +28,10 @@ const SETTLE_MS = 10_000;
 const ENDING_MS = 2000;
 /** How often ended sandboxes that are too old are forgotten. */
 const PRUNE_MS = 600_000;
+const HOUR_MS = 3_600_000;
 /** Connections of apiservers at once. */
 const MAX_CONNECTIONS = 256;
 /** The owner and the group of the directory, which is that of the apiservers. */
-const HOUR_MS = 3_600_000;
 const SOCKET_MODE = 0o660;
 
 export interface EdgeParts {
@@ -68,6 +71,8 @@ export class Edge implements AsyncDisposable {
       const lifetimes = scope.own('lifetimes', new Lifetimes(clock));
       const registry = new Registry();
       const idempotency = new IdempotencyIndex();
+      const uplinks = new Uplinks({ network: backend.network, registry, clock, random, logger });
+      const policies = new Policies({ uplinks, budget: new RuleBudget(), journal, clock, logger });
       const lifecycle = scope.own(
         'lifecycle',
         new Lifecycle({
@@ -77,13 +82,14 @@ export class Edge implements AsyncDisposable {
           idempotency,
           ledger,
           lifetimes,
+          uplinks,
           clock,
           random,
           logger,
           signal: scope.signal,
         }),
       );
-      load(opened, lifecycle);
+      load(opened, lifecycle, policies);
       const watch = new NodeWatch({
         backend,
         ledger,
@@ -97,6 +103,7 @@ export class Edge implements AsyncDisposable {
       const creator = new Creator({
         lifecycle,
         backend,
+        policies,
         ids,
         edge: config.edge,
         concurrency: config.createConcurrency,
@@ -121,6 +128,8 @@ export class Edge implements AsyncDisposable {
           if (sandbox !== undefined) lifecycle.exited(sandbox, exit);
         },
       });
+      backend.network.start({ onReady: () => uplinks.doubtAll() });
+      scope.run('network', (signal) => uplinks.run(signal));
       scope.run('reconcile', (signal) => reconciler.run(signal));
       scope.run('node', (signal) => watch.run(signal));
       scope.run('prune', (signal) => pruneForever(lifecycle, clock, signal));
@@ -133,7 +142,17 @@ export class Edge implements AsyncDisposable {
       );
       const { network } = parts;
       const packs = new Packs({ backend, network, clock, packerSocket: config.packerSocket, signal: scope.signal });
-      const server = new EdgeServer({ edge: config.edge, ids, backend, lifecycle, creator, packs });
+      const { layersDirectory } = config.sets;
+      const server = new EdgeServer({
+        edge: config.edge,
+        ids,
+        backend,
+        lifecycle,
+        creator,
+        packs,
+        policies,
+        layersDirectory,
+      });
       await listen(parts, server, scope);
       logger.info('edge.start', {
         outcome: 'ok',
@@ -155,8 +174,8 @@ export class Edge implements AsyncDisposable {
 }
 
 /** Brings back what the journal knows. What of it lives is only known when the node was asked. */
-function load(opened: JournalOpened, lifecycle: Lifecycle): void {
-  const { registry, idempotency, ledger } = lifecycle.parts;
+function load(opened: JournalOpened, lifecycle: Lifecycle, policies: Policies): void {
+  const { registry, idempotency, ledger, uplinks } = lifecycle.parts;
   for (const record of opened.records) {
     const sandbox = new Sandbox(record, stateOfRecord(record));
     registry.add(sandbox);
@@ -170,6 +189,9 @@ function load(opened: JournalOpened, lifecycle: Lifecycle): void {
       registry.noteEnded(sandbox);
     } else {
       sandbox.reservation = ledger.adopt(record);
+      sandbox.rules = policies.adopt(record.policy);
+      sandbox.uplink = uplinks.stateAtStart(sandbox);
+      sandbox.isResolverNamed = allowsAnything(networkInForce(record.policy));
       if (sandbox.isLive) lifecycle.watch(sandbox);
     }
   }
