@@ -1,6 +1,6 @@
 /** Lets a request through to a port, and takes out of it what let it through, so that no secret of ours reaches the inside. */
 import type { IncomingMessage } from 'node:http';
-import { requireRight } from '@dsec/iam';
+import { requireRight, type Keys } from '@dsec/iam';
 import { PlatformError } from '@dsec/contract';
 import { KEY_HEADER, secretIn } from '../http/authentication.ts';
 import type { Services } from '../services.ts';
@@ -35,7 +35,6 @@ export function admit(services: Services, request: IncomingMessage, address: Por
   const header = request.headers[PORT_TOKEN_HEADER];
   const token = typeof header === 'string' ? header : queryToken;
   const secret = secretIn(request.headers);
-  const hasKeyHeader = request.headers[KEY_HEADER] !== undefined;
   let keyId: string | undefined;
   if (token !== undefined) {
     checkPortToken(services.linkKey, address, token, services.clock.now());
@@ -47,14 +46,21 @@ export function admit(services: Services, request: IncomingMessage, address: Por
     ({ keyId } = principal);
   }
   // The Authorization of a request that was let in by something else belongs to the service; a key of ours never does.
-  const isKeyInAuthorization = keyId !== undefined ? !hasKeyHeader : isKey(services, request);
-  const dropped = new Set([PORT_TOKEN_HEADER, KEY_HEADER, ...(isKeyInAuthorization ? ['authorization'] : [])]);
+  const dropped = new Set([PORT_TOKEN_HEADER, KEY_HEADER, ...(hasKey(services, request) ? ['authorization'] : [])]);
   return { keyId, target: path, headers: forwardedHeaders(request.rawHeaders, dropped) };
 }
 
-function isKey({ keys }: Services, { headers }: IncomingMessage): boolean {
-  const secret = secretIn({ authorization: headers.authorization });
-  if (secret === undefined) return false;
+/** Whether any Authorization of the request is a key of ours: Node reads the first of several, the service gets them all. */
+function hasKey({ keys }: Services, { rawHeaders }: IncomingMessage): boolean {
+  for (let at = 0; at + 1 < rawHeaders.length; at += 2) {
+    if (rawHeaders[at]?.toLowerCase() !== 'authorization') continue;
+    const secret = secretIn({ authorization: rawHeaders[at + 1] });
+    if (secret !== undefined && isKey(keys, secret)) return true;
+  }
+  return false;
+}
+
+function isKey(keys: Keys, secret: string): boolean {
   try {
     keys.authenticate(secret);
     return true;

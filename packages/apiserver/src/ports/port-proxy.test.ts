@@ -69,12 +69,12 @@ async function service(listener: RequestListener): Promise<Server> {
 }
 
 /** A service that answers with these bytes, whatever it is asked. */
-async function rawService(answer: string): Promise<void> {
+async function rawService(answer: string, encoding: BufferEncoding = 'utf8'): Promise<void> {
   const sockets = new Set<Socket>();
   const server = createTcpServer((socket) => {
     sockets.add(socket);
     socket.on('error', () => undefined);
-    socket.once('data', () => socket.end(answer));
+    socket.once('data', () => socket.end(answer, encoding));
   });
   await new Promise<void>((resolve) => server.listen(0, '127.0.0.1', resolve));
   cleanups.push(
@@ -307,6 +307,8 @@ describe('access to a port', () => {
     for (const ask of [
       { headers: { 'x-dsec-port-token': token } },
       { headers: { 'x-api-key': ADMIN_KEY, authorization: 'Bearer other' }, key: null },
+      { headers: { 'x-api-key': ADMIN_KEY, authorization: `Bearer ${ADMIN_KEY}` }, key: null },
+      { headers: { 'x-api-key': ADMIN_KEY, Authorization: ['Basic abc', `bearer ${ADMIN_KEY}`] }, key: null },
       { headers: { 'x-dsec-port-token': token, 'x-api-key': ADMIN_KEY } },
     ]) {
       const answer = await fixture.ask('GET', `${base()}/`, ask);
@@ -376,6 +378,26 @@ describe('a WebSocket to a port', () => {
     const closed = new Promise((resolve) => socket.once('close', resolve));
     socket.close();
     await closed;
+  });
+
+  test('gets the head of the answer byte for byte', async () => {
+    await rawService(
+      'HTTP/1.1 101 Changed\r\nconnection: upgrade\r\nupgrade: other\r\nx-name: caf\xe9\r\n\r\n',
+      'latin1',
+    );
+    const head = await new Promise<string>((resolve, reject) => {
+      const chunks: Buffer[] = [];
+      const socket = connect(fixture.port, '127.0.0.1', () => {
+        socket.write(
+          `GET /v1${base()}/ HTTP/1.1\r\nhost: a\r\nauthorization: Bearer ${ADMIN_KEY}\r\nconnection: upgrade\r\nupgrade: other\r\n\r\n`,
+        );
+      });
+      socket.on('data', (chunk) => chunks.push(chunk));
+      socket.on('error', reject);
+      socket.on('close', () => resolve(Buffer.concat(chunks).toString('latin1')));
+    });
+    expect(head).toMatch(/^HTTP\/1\.1 101 Changed\r\n/);
+    expect(head).toContain('\r\nx-name: caf\xe9\r\n');
   });
 
   test('may come by its Host and with a token', async () => {

@@ -157,6 +157,7 @@ export async function proxyUpgrade(
     if (changed.inside === undefined) return { ...(await passAnswer(changed.answer, socket)), keyId };
     socket.write(
       headOf(changed.answer, ['Connection', 'Upgrade', 'Upgrade', changed.answer.headers.upgrade ?? 'websocket']),
+      'latin1',
     );
     if (changed.head.length > 0) socket.write(changed.head);
     if (head.length > 0) changed.inside.write(head);
@@ -185,6 +186,7 @@ function changeOf(outgoing: ClientRequest): Promise<Change> {
   });
 }
 
+/** To be written as latin1, as which Node reads the bytes of a head. */
 function headOf(answer: IncomingMessage, connection: readonly string[]): string {
   const headers = [...forwardedHeaders(answer.rawHeaders, FRAMING), ...connection];
   const lines = [
