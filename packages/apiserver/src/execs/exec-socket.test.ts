@@ -2,7 +2,7 @@ import { PlatformError, type ExecStatus } from '@dsec/contract';
 import { ManualClock } from '@dsec/kit';
 import type { WireServerStream } from '@dsec/native-link';
 import type { IncomingMessage } from 'node:http';
-import { afterEach, beforeEach, expect, test } from 'vitest';
+import { afterEach, beforeEach, expect, test, vi } from 'vitest';
 import WebSocket from 'ws';
 import { ADMIN_KEY, Fixture, type Params } from '../apiserver.fixture.ts';
 
@@ -161,6 +161,36 @@ test('goes on when there is no stdin to write to', async () => {
   end.resolve(undefined);
   await followed.closed;
   expect(followed.texts.at(-1)).toEqual({ exit: status });
+});
+
+test('lets go of an input that opens only when the command has ended', async () => {
+  const end = Promise.withResolvers<undefined>();
+  const away = Promise.withResolvers<undefined>();
+  let isReleased = false;
+  fixture.edge.on('exec.attach', async (_params, stream) => {
+    await stream.message({ started: { execId: 'e1', pid: 7 } });
+    await end.promise;
+    return status;
+  });
+  fixture.edge.on('exec.stdin', async (_params, stream) => {
+    await new Promise((resolve) => stream.signal.addEventListener('abort', resolve));
+    isReleased = true;
+  });
+  const { edge } = fixture.services;
+  const open = edge.open.bind(edge);
+  const opening = vi
+    .spyOn(edge, 'open')
+    .mockImplementation((method, ...rest) =>
+      method === 'exec.stdin' ? away.promise.then(() => open(method, ...rest)) : open(method, ...rest),
+    );
+  const followed = follow();
+  followed.socket.once('open', () => followed.socket.send(Buffer.from('x')));
+  await expect.poll(() => opening.mock.lastCall?.[0]).toBe('exec.stdin');
+  end.resolve(undefined);
+  await expect.poll(() => followed.texts.at(-1)).toEqual({ exit: status });
+  away.resolve(undefined);
+  expect(await followed.closed).toBe(1000);
+  await expect.poll(() => isReleased).toBe(true);
 });
 
 test('lets go of the command when the client goes', async () => {

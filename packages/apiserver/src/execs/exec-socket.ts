@@ -87,6 +87,7 @@ class SocketInput {
   /** Of a plain command, opened with its first byte; a pty takes its input by the stream that shows it. */
   #stdin: WireStream | undefined;
   #last: Promise<void> = Promise.resolve();
+  #isOver = false;
 
   constructor(services: Services, socket: WebSocket, attached: WireStream, options: ExecSocketOptions) {
     this.#services = services;
@@ -105,7 +106,7 @@ class SocketInput {
     this.#last = this.#last.then(async () => {
       try {
         const bytes = Buffer.isBuffer(data) ? data : Buffer.concat(Array.isArray(data) ? data : [Buffer.from(data)]);
-        await (isBinary ? this.#write(bytes) : this.#obey(bytes.toString('utf8')));
+        if (!this.#isOver) await (isBinary ? this.#write(bytes) : this.#obey(bytes.toString('utf8')));
       } catch (error) {
         this.#refuse(asPlatformError(error));
       }
@@ -115,6 +116,7 @@ class SocketInput {
 
   /** The command has ended, or its client is gone: input that was not closed stays open. */
   end(): void {
+    this.#isOver = true;
     this.#stdin?.reset();
   }
 
@@ -131,6 +133,8 @@ class SocketInput {
     const { sandboxId, execId } = this.#options;
     if (this.#stdin !== undefined) return this.#stdin;
     this.#stdin = await this.#services.edge.open('exec.stdin', { sandboxId, execId });
+    // It may have ended while the stream was opened; one that stays open would keep the sandbox busy.
+    if (this.#isOver) this.#stdin.reset();
     this.#stdin.result.catch((error: unknown) => this.#refuse(asPlatformError(error)));
     return this.#stdin;
   }
