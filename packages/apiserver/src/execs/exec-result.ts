@@ -9,7 +9,7 @@ import { settlesWithin } from '../http/ndjson.ts';
 import { noteFailure } from '../http/outcome.ts';
 import { ResponseStream } from '../http/response-stream.ts';
 import { followExec } from './exec-events.ts';
-import type { MemoryBudget } from './memory-budget.ts';
+import type { MemoryBudget } from '../http/memory-budget.ts';
 import { OutputWindow, textOf } from './output-window.ts';
 
 const HEADERS = { 'content-type': 'application/json; charset=utf-8', 'cache-control': 'no-store' };

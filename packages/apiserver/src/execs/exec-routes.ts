@@ -31,7 +31,7 @@ import { execStarted } from './exec-events.ts';
 import { sendRecords } from './exec-records.ts';
 import { execStart, type ExecIdentity } from './exec-request.ts';
 import { sendResult } from './exec-result.ts';
-import { MemoryBudget } from './memory-budget.ts';
+import { MemoryBudget } from '../http/memory-budget.ts';
 
 const EXEC_ID_CHARS = 24;
 const execIdForm = /^[a-z0-9]{1,32}$/;

@@ -1,6 +1,6 @@
 import fc from 'fast-check';
 import { describe, expect, test } from 'vitest';
-import { MemoryBudget } from './memory-budget.ts';
+import { MemoryBudget } from '../http/memory-budget.ts';
 import { OutputWindow, textOf } from './output-window.ts';
 
 const MIB = 1024 * 1024;

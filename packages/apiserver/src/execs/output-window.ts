@@ -1,6 +1,6 @@
 /** What an answer in one piece keeps of a stream: its first quarter and its newest rest, as the ring of the sandbox does. */
 import { isUtf8 } from 'node:buffer';
-import type { MemoryShare } from './memory-budget.ts';
+import type { MemoryShare } from '../http/memory-budget.ts';
 
 /** Kept of every stream, however little memory there is. */
 const LEAST_BYTES = 65_536;

@@ -5,6 +5,8 @@ import { ManualClock } from '@dsec/kit';
 import type { WireServerStream } from '@dsec/native-link';
 import { afterEach, beforeEach, describe, expect, test } from 'vitest';
 import { Fixture, newSandboxId, type Ask, type Params } from '../apiserver.fixture.ts';
+import { MemoryBudget } from '../http/memory-budget.ts';
+import { collectEntries } from './file-list.ts';
 
 let fixture: Fixture;
 let clock: ManualClock;
@@ -305,6 +307,31 @@ describe('directories and names', () => {
     for (const query of ['depth=0', 'depth=65', 'limit=0', 'limit=100001']) {
       expect((await fixture.ask('GET', `${path}/list?path=/&${query}`)).error.code).toBe('invalid_argument');
     }
+  });
+
+  test('list ends where there is no memory for more, and gives it back when it is sent', async () => {
+    const entry = entryOf({ path: `/${'d/'.repeat(2000)}a` });
+    let isReleased = false;
+    fixture.edge.on('file.list', async (_params, stream) => {
+      stream.signal.addEventListener('abort', () => (isReleased = true));
+      for (;;) await stream.message({ entries: Array.from({ length: 10 }, () => entry) });
+    });
+    const list = async (budget: MemoryBudget): Promise<number> => {
+      const memory = budget.share();
+      const stream = await fixture.services.edge.open('file.list', {});
+      const { entries, truncated } = await collectEntries(stream, { maxEntries: 100_000, memory });
+      expect(truncated).toBe(true);
+      memory.giveBack();
+      return entries.length;
+    };
+    const budget = new MemoryBudget(1_000_000);
+    const [least, first, second] = [await list(new MemoryBudget(0)), await list(budget), await list(budget)];
+    // Of some 8 KiB each.
+    expect(least).toBe(30);
+    expect([first, second]).toEqual([first, first]);
+    expect(first).toBeGreaterThan(100);
+    expect(first).toBeLessThan(160);
+    await expect.poll(() => isReleased).toBe(true);
   });
 
   test('list does not believe what is no entry', async () => {

@@ -16,6 +16,7 @@ import {
 import type { IncomingMessage, ServerResponse } from 'node:http';
 import { Type } from 'typebox';
 import { checkEntry, checkWatchMessage } from '../edge/answers.ts';
+import { MemoryBudget } from '../http/memory-budget.ts';
 import { NDJSON_TYPE, resetOnClose, sendLines } from '../http/ndjson.ts';
 import { addRoute, type RouteScopes } from '../http/route.ts';
 import { askEdge } from '../sandboxes/sandbox-routes.ts';
@@ -29,6 +30,8 @@ const MAX_DEPTH = 64;
 const DEFAULT_LIST_LIMIT = 10_000;
 /** A list is put together in memory. */
 const MAX_LIST_LIMIT = 100_000;
+/** What all lists hold together, beyond the first of each. */
+const LIST_BYTES = 96 * 1024 * 1024;
 const target = { path: PathSchema, user: Type.Optional(UserSchema) } as const;
 
 const StatQuerySchema = Type.Object(
@@ -60,6 +63,7 @@ const WatchQuerySchema = Type.Object(
 export function fileRoutes(scopes: RouteScopes, services: Services): void {
   const { keys, edge, clock, linkKey } = services;
   const idOf = (params: Readonly<Record<string, string>>): string => sandboxIdOf(services, params.id);
+  const budget = new MemoryBudget(LIST_BYTES);
   const askEntry = async (response: ServerResponse, method: string, params: object): Promise<FileEntry> =>
     checkEntry(await askEdge(services, response, method, params), method);
 
@@ -75,7 +79,8 @@ export function fileRoutes(scopes: RouteScopes, services: Services): void {
   addRoute(scopes, keys, {
     method: 'GET',
     url: '/sandboxes/:id/files/list',
-    summary: 'What is in a directory.',
+    summary:
+      'What is in a directory. `truncated`: there is more than the limit, or than the server has memory for now.',
     right: 'read',
     query: ListQuerySchema,
     answers: { 200: FileListSchema },
@@ -86,7 +91,9 @@ export function fileRoutes(scopes: RouteScopes, services: Services): void {
         limit: query.limit ?? DEFAULT_LIST_LIMIT,
       });
       resetOnClose(reply.raw, stream);
-      return await collectEntries(stream, MAX_LIST_LIMIT);
+      const memory = budget.share();
+      reply.raw.once('close', () => memory.giveBack());
+      return await collectEntries(stream, { maxEntries: MAX_LIST_LIMIT, memory });
     },
   });
   addRoute(scopes, keys, {

@@ -36,7 +36,10 @@ const SandboxListQuerySchema = Type.Object({
     }),
   ),
   states: Type.Optional(
-    Type.String({ ...text, description: 'Of these states, by comma. Default: those that have not ended.' }),
+    Type.String({
+      ...text,
+      description: 'Of these states, by comma. Default: all; ended ones are remembered for a while.',
+    }),
   ),
   cursor: Type.Optional(Type.String({ ...text, description: 'What the page before returned.' })),
   limit: Type.Optional(Type.Integer({ ...limits.pageSize, description: 'Sandboxes a page.' })),

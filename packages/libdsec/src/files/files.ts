@@ -16,7 +16,7 @@ const MAX_READ_BYTES = 1_073_741_824;
 
 export interface FileList {
   readonly entries: readonly FileEntry[];
-  /** There is more than `limit`. */
+  /** There is more than `limit`, or than the server has memory for now. */
   readonly truncated: boolean;
 }
 
