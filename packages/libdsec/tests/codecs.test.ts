@@ -1,6 +1,7 @@
 import fc from 'fast-check';
 import { expect, test } from 'vitest';
 import { base64Of } from '../src/http/base64.ts';
+import { EventQueue } from '../src/exec/event-queue.ts';
 import { linesOf, type OutputEvent } from '../src/exec/output-event.ts';
 import { OutputRecord } from '../src/exec/output-record.ts';
 import { RecordParser } from '../src/exec/record-parser.ts';
@@ -79,6 +80,36 @@ test('lines do not depend on where the output was cut, and no character of them 
       expect(seen.map(({ line }) => line)).toEqual([...lines, 'end']);
     }),
   );
+});
+
+test('a line that comes a byte at a time costs no more than the same line at once', async () => {
+  const bytes = 500_000;
+  const events = (async function* (): AsyncGenerator<OutputEvent> {
+    for (let index = 0; index < bytes; index++) yield { kind: 'stdout', data: Uint8Array.of(0x61) };
+  })();
+  const seen = await Array.fromAsync(linesOf(events));
+  expect(seen.map(({ line }) => line.length)).toEqual([bytes]);
+});
+
+test('output that nobody takes is held back however small its pieces are', async () => {
+  for (const event of [
+    { kind: 'gap', stream: 'stdout', fromByte: 0, toByte: 1 },
+    { kind: 'stdout', data: Uint8Array.of(0x61) },
+  ] satisfies readonly OutputEvent[]) {
+    const queue = new EventQueue();
+    let count = 0;
+    while (queue.ready() === undefined && count < 1_000_000) {
+      queue.push(event);
+      count += 1;
+    }
+    expect(count).toBeLessThan(20_000);
+    let hasRoom = false;
+    void queue.ready()?.then(() => (hasRoom = true));
+    const reader = queue.read();
+    for (let taken = 0; taken < 2; taken++) expect((await reader.next()).value).toEqual(event);
+    await reader.return();
+    expect(hasRoom).toBe(true);
+  }
 });
 
 test('base64 is that of everybody else', () => {

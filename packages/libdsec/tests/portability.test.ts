@@ -31,6 +31,14 @@ test('a bundle for browsers holds nothing of Node', async () => {
   expect(code.match(/["']node:[a-z/]+["']|__vite-browser-external|tar-stream/g) ?? []).toEqual([]);
 });
 
+test('a bundle for Node 20 uses nothing that came later', async () => {
+  const code = await bundle('node');
+  expect(code).toContain('DSecClient');
+  expect(
+    code.match(/\b(?:Promise\.(?:withResolvers|try)|(?:Object|Map)\.groupBy|Array\.fromAsync|RegExp\.escape)\(/g) ?? [],
+  ).toEqual([]);
+});
+
 test('Node 20 runs the SDK', async ({ skip }) => {
   const node = '/usr/bin/node';
   const clock = new SystemClock();

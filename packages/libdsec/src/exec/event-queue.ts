@@ -2,6 +2,10 @@ import type { OutputEvent } from './output-event.ts';
 
 /** Output that waits for whoever iterates over a command; when it is full, the connection is not read. */
 const QUEUE_BYTES = 1_048_576;
+/** What an event takes beside its bytes: gaps have none, and a command may write one byte at a time. */
+const EVENT_BYTES = 64;
+
+const costOf = (event: OutputEvent): number => EVENT_BYTES + (event.kind === 'gap' ? 0 : event.data.length);
 
 /** Events between the connection and an iterator: bounded in bytes, and closable from either side. */
 export class EventQueue {
@@ -15,7 +19,7 @@ export class EventQueue {
   push(event: OutputEvent): void {
     if (!this.#isOpen) return;
     this.#events.push(event);
-    this.#bytes += event.kind === 'gap' ? 0 : event.data.length;
+    this.#bytes += costOf(event);
     this.#wake();
   }
 
@@ -49,7 +53,7 @@ export class EventQueue {
         this.#events = [];
         for (const event of events) {
           yield event;
-          this.#bytes -= event.kind === 'gap' ? 0 : event.data.length;
+          this.#bytes -= costOf(event);
           if (this.#bytes < QUEUE_BYTES) {
             this.#wakeWriter?.();
             this.#wakeWriter = undefined;

@@ -34,15 +34,18 @@ class LineAssembler {
   #rest = '';
 
   *push(data: Uint8Array): Generator<string, void, undefined> {
-    const text = this.#rest + this.#decoder.decode(data, { stream: true });
+    // Only what is new is searched: a long line may come a byte at a time.
+    const text = this.#decoder.decode(data, { stream: true });
     let at = 0;
     for (;;) {
       const end = text.indexOf('\n', at);
       if (end === -1) break;
-      yield text.slice(at, text[end - 1] === '\r' && end > at ? end - 1 : end);
+      const line = this.#rest + text.slice(at, end);
+      this.#rest = '';
+      yield line.endsWith('\r') ? line.slice(0, -1) : line;
       at = end + 1;
     }
-    this.#rest = text.slice(at);
+    this.#rest += text.slice(at);
     if (this.#rest.length > MAX_LINE_CHARS) {
       yield this.#rest;
       this.#rest = '';

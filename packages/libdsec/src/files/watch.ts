@@ -5,8 +5,8 @@ import { cancelled, Deadline, type CallOptions } from '../http/deadline.ts';
 import { ndjson } from '../http/ndjson.ts';
 import { isRepeatable, Retries } from '../http/retry.ts';
 
-/** After this long without even a keepalive the connection is given up and another one made. */
-const STALL_MS = 3 * KEEPALIVE_MS;
+/** How long it may take to begin, unless the caller says. */
+const START_MS = 3 * KEEPALIVE_MS;
 
 export interface WatchOptions extends CallOptions {
   /** @default that of the sandbox */
@@ -63,7 +63,7 @@ export class Watch implements AsyncIterable<WatchEvent>, AsyncDisposable {
     };
     const lifetime = new Cancellation();
     const release = onAbort(signal, () => lifetime.cancel(cancelled(what, signal?.reason)));
-    using start = new Deadline(api.timing, what, { timeoutMs: options.timeoutMs }, STALL_MS);
+    using start = new Deadline(api.timing, what, { timeoutMs: options.timeoutMs }, START_MS);
     start.onCancel(() => lifetime.cancel(start.reason));
     try {
       const lines = await repeated(api, lifetime, connect);

@@ -113,7 +113,7 @@ export class NodeResponse implements TransportResponse {
         yield chunk;
         arrived = new Deferred();
         const before = taken;
-        taken = Promise.withResolvers();
+        taken = new Deferred();
         before.resolve();
       }
     } finally {
