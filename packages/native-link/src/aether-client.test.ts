@@ -96,6 +96,7 @@ test.each<[string, (client: AetherClient) => Promise<unknown>, unknown]>([
 
 test.each<[string, WireHandler]>([
   ['output on an unknown channel', (_method, _params, stream) => stream.write(Buffer.from('x'), 3)],
+  ['the start of another exec', (_method, _params, stream) => stream.message({ started: { execId: 'e2', pid: 7 } })],
   ['a message of another method', (_method, _params, stream) => stream.message({ ready: true })],
   ['a gap of text', (_method, _params, stream) => stream.message({ gap: { channel: 1, from: '0', to: 1 } })],
 ])('%s ends the stream of a command', async (_name, send) => {

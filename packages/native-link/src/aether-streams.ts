@@ -96,10 +96,17 @@ export class ExecStream extends CheckedStream<ExecItem> {
         return { type: 'output', channel: item.channel, bytes: item.bytes };
       case 'message':
         if ('gap' in item.value) return { type: 'gap', ...aetherAnswer.gap(item.value, method).gap };
-        return { type: 'started', ...aetherAnswer.started(item.value, method).started };
+        return { type: 'started', ...this.#started(item) };
       case 'end':
         return undefined;
     }
+  }
+
+  #started(item: Extract<WireItem, { type: 'message' }>): ExecStarted {
+    const { method } = this.stream;
+    const { started } = aetherAnswer.started(item.value, method);
+    if (started.execId !== this.execId) throw unexpected(method, 'the start of another exec');
+    return started;
   }
 }
 
