@@ -174,6 +174,16 @@ describe('entries that no honest layer has', () => {
     expect(paths(tree.root)).toEqual(['a', 'dev/']);
   });
 
+  it('directories that only paths name count as entries, so that a small archive makes no large tree', async () => {
+    const apply = (maxEntries: number): Promise<void> =>
+      new LayerTree({ maxEntries }).apply(streamOf(tarOf(file('a/b/c/one'), file('a/b/d/two'))), options);
+    await expect(apply(6)).resolves.toBeUndefined();
+    await expect(apply(5)).rejects.toMatchObject({
+      code: 'image_unsupported',
+      details: { reason: 'too_many_entries', entry: 'a/b/d/two' },
+    });
+  });
+
   it('attributes that would steer the overlay mount are left out, and counted', async () => {
     const tree = await treeOf([
       [

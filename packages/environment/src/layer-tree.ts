@@ -32,7 +32,7 @@ export interface LayerOptions {
   readonly keep?: (path: readonly ByteString[], entry: TarEntry) => boolean;
 }
 
-/** Memory for the tree is about half a kilobyte an entry. */
+/** Entries, and directories that only their paths name. Memory for the tree is about half a kilobyte each. */
 const MAX_ENTRIES = 4_000_000;
 
 const WHITEOUT_PREFIX = '.wh.';
@@ -74,11 +74,16 @@ export class LayerTree {
   readonly #whiteout = newWhiteout();
   readonly #lower: LowerTree | undefined;
   #isRootKnown: boolean;
+  readonly #maxEntries: number;
   #entries = 0;
 
-  /** @param options.above what the tree stands on. @default nothing */
-  constructor(options: { readonly above?: LowerTree } = {}) {
+  /**
+   * @param options.above what the tree stands on. @default nothing
+   * @param options.maxEntries of all layers together, with the directories that only paths name. @default 4,000,000
+   */
+  constructor(options: { readonly above?: LowerTree; readonly maxEntries?: number } = {}) {
     this.#lower = options.above;
+    this.#maxEntries = options.maxEntries ?? MAX_ENTRIES;
     this.#isRootKnown = options.above === undefined;
     if (options.above === undefined) this.#opaque.add(this.root);
   }
@@ -101,10 +106,14 @@ export class LayerTree {
       this.#isRootKnown = true;
     }
     for await (const entry of entries) {
-      this.#entries++;
-      if (this.#entries > MAX_ENTRIES) throw refusal('image_unsupported', entry, options.name, 'too_many_entries');
+      this.#count(entry, options);
       await this.#applyEntry(entry, options);
     }
+  }
+
+  #count(entry: TarEntry, options: LayerOptions): void {
+    this.#entries++;
+    if (this.#entries > this.#maxEntries) throw refusal('image_unsupported', entry, options.name, 'too_many_entries');
   }
 
   /** Names of attributes that were left out, with how often. */
@@ -249,6 +258,7 @@ export class LayerTree {
             ? refusal('archive_unsafe', entry, options.name, 'path_through_symlink')
             : refusal('image_corrupt', entry, options.name, 'path_through_file');
         }
+        this.#count(entry, options);
         child = await this.#makeDirectory({ directory, isSealed }, path.slice(0, depth + 1), child);
       }
       directory = child;

@@ -128,6 +128,12 @@ describe('reading a tar archive', () => {
 
 describe('a tar archive that is not trusted', () => {
   const file = { name: 'file', content: 'x'.repeat(2000) };
+  /** A header of one record of which the whole is so long. */
+  const extended = (type: 'x' | 'g', bytes: number) => ({
+    name: type,
+    type,
+    content: `${bytes} comment=`.padEnd(bytes - 1, 'x') + '\n',
+  });
   const hugeSize = Buffer.from([0x80, 0, 0, 0, 0x7f, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff]);
 
   it.each([
@@ -148,6 +154,18 @@ describe('a tar archive that is not trusted', () => {
     [
       'with a huge extended header',
       tarOf({ name: 'x', type: 'x', claimedSize: 2 ** 30 }),
+      'image_corrupt',
+      'extended_header_size',
+    ],
+    [
+      'with many extended headers before one entry',
+      tarOf(...Array.from({ length: 3 }, () => extended('x', 400_000))),
+      'image_corrupt',
+      'extended_header_size',
+    ],
+    [
+      'with global headers without end',
+      tarOf(...Array.from({ length: 5 }, () => extended('g', 15_000)), file),
       'image_corrupt',
       'extended_header_size',
     ],

@@ -28,8 +28,10 @@ export interface TarEntry {
   readonly data: AsyncIterable<Uint8Array>;
 }
 
-/** Long names and extended headers: an attribute may be 64 KiB, and a file may have several. */
+/** Long names and extended headers before one entry: an attribute may be 64 KiB, and a file may have several. */
 const MAX_EXTENDED_BYTES = 1024 * 1024;
+/** Global headers of one archive. They hold for each entry, and honest ones hold a comment. */
+const MAX_GLOBAL_BYTES = 64 * 1024;
 
 const types: Readonly<Record<string, TarEntryType>> = {
   '0': 'file',
@@ -47,6 +49,8 @@ const types: Readonly<Record<string, TarEntryType>> = {
 /** What extended headers said about the entry that follows them. */
 interface Pending {
   readonly offset: number;
+  /** Of all that describes the entry. */
+  readonly extendedBytes: number;
   readonly pax: PaxRecords;
   readonly longName?: ByteString;
   readonly longLink?: ByteString;
@@ -64,6 +68,7 @@ export class TarReader {
   readonly #reader: ByteReader;
   readonly #archive: string;
   #global: PaxRecords = NO_RECORDS;
+  #globalBytes = 0;
   #dataEnd = 0;
 
   constructor(chunks: AsyncIterable<Uint8Array>, archive: string) {
@@ -79,12 +84,13 @@ export class TarReader {
         const offset = this.#reader.offset;
         const header = await this.#header(offset, pending !== undefined);
         if (header === undefined) break;
-        const extended = await this.#extended(header, pending ?? { offset, pax: NO_RECORDS });
+        const begun = pending ?? { offset, extendedBytes: 0, pax: NO_RECORDS };
+        const extended = await this.#extended(header, begun);
         if (extended !== undefined) {
           pending = extended;
           continue;
         }
-        yield await this.#entry(header, pending ?? { offset, pax: NO_RECORDS });
+        yield await this.#entry(header, begun);
         pending = undefined;
         await this.#skipTo(this.#dataEnd, offset);
       }
@@ -116,10 +122,14 @@ export class TarReader {
   }
 
   /** Takes in a header that only describes the next one. */
-  async #extended(header: TarHeader, pending: Pending): Promise<Pending | undefined> {
+  async #extended(header: TarHeader, before: Pending): Promise<Pending | undefined> {
     if (!'xgLK'.includes(header.typeFlag)) return undefined;
-    const { offset } = pending;
-    if (header.sizeBytes > MAX_EXTENDED_BYTES) throw this.fault(offset, 'extended_header_size');
+    const { offset } = before;
+    const isGlobal = header.typeFlag === 'g';
+    const pending = isGlobal ? before : { ...before, extendedBytes: before.extendedBytes + header.sizeBytes };
+    if (isGlobal) this.#globalBytes += header.sizeBytes;
+    if (this.#globalBytes > MAX_GLOBAL_BYTES || pending.extendedBytes > MAX_EXTENDED_BYTES)
+      throw this.fault(offset, 'extended_header_size');
     const body = await this.#reader.read(header.sizeBytes);
     await this.#skipTo(alignedEnd(this.#reader.offset - body.length + header.sizeBytes), offset);
     if (header.typeFlag === 'L' || header.typeFlag === 'K') {
@@ -129,7 +139,7 @@ export class TarReader {
     }
     const records = decodePax(body);
     if (records === undefined) throw this.fault(offset, 'extended_header');
-    if (header.typeFlag === 'g') {
+    if (isGlobal) {
       this.#global = new Map([...this.#global, ...records]);
       return pending;
     }
