@@ -49,6 +49,17 @@ describe('a word', () => {
     expect(() => expandWord(word, expansion)).toThrow(WordFault);
   });
 
+  it('made of long values ends with a typed error, wherever they stand', () => {
+    const long = 'v'.repeat(1_000_000);
+    const of: Expansion = { escape: '\\', variable: () => long };
+    const many = '$v'.repeat(100_000);
+    for (const word of [many, `"${many}"`, `\${x:-${many}}`, `\${x:+"${many}"}`]) {
+      expect(() => expandWord(word, of), word.slice(0, 6)).toThrow(WordFault);
+    }
+    expect(() => expandText(many, of)).toThrow(WordFault);
+    expect(expandText('a'.repeat(2_000_000), of)).toHaveLength(2_000_000);
+  });
+
   it('may have a back quote for escapes', () => {
     expect(expandWord('C:\\x`$a', { ...expansion, escape: '`' })).toBe('C:\\x$a');
   });

@@ -17,6 +17,8 @@ export class WordFault extends Error {
 
 /** A value made of values made of values ... comes to an end here. */
 const MAX_WORD_CHARS = 1024 * 1024;
+/** A document without variables is as long as a Dockerfile may be. */
+const MAX_DOCUMENT_CHARS = 16 * 1024 * 1024;
 const MAX_DEPTH = 64;
 
 /** Splits where white space is outside of quotes; quotes and escapes stay. */
@@ -47,15 +49,16 @@ export const rawWords = (text: string, escape: EscapeCharacter): string[] => {
  *
  * @throws WordFault for an unclosed quote or brace, a form of `${...}` that there is not, `${name:?message}` without a value
  */
-export const expandWord = (word: string, expansion: Expansion): string => {
-  const reader = new WordReader(word, expansion);
-  const expanded = reader.until('');
-  if (expanded.length > MAX_WORD_CHARS) throw new WordFault(`a word is longer than ${MAX_WORD_CHARS} characters`);
-  return expanded;
-};
+export const expandWord = (word: string, expansion: Expansion): string =>
+  bounded(new WordReader(word, expansion).until(''));
 
 /** As {@link expandWord}, of text in which quotes mean nothing, as in a document. */
 export const expandText = (text: string, expansion: Expansion): string => new WordReader(text, expansion).text();
+
+const bounded = (text: string, limit = MAX_WORD_CHARS): string => {
+  if (text.length > limit) throw new WordFault(`a word or document is longer than ${limit} characters`);
+  return text;
+};
 
 const NAME = /[A-Za-z_][A-Za-z0-9_]*|[0-9@*#?!$-]/y;
 
@@ -76,7 +79,7 @@ class WordReader {
     while (this.#at < this.#text.length) {
       const char = this.#take();
       if (char === stop) return result;
-      if (result.length > MAX_WORD_CHARS) throw new WordFault(`a word is longer than ${MAX_WORD_CHARS} characters`);
+      bounded(result);
       if (char === "'") result += this.#singleQuoted();
       else if (char === '"') result += this.#doubleQuoted();
       else if (char === '$') result += this.#dollar();
@@ -93,7 +96,7 @@ class WordReader {
     let result = '';
     while (this.#at < this.#text.length) {
       const char = this.#take();
-      if (char === '$') result += this.#dollar();
+      if (char === '$') result = bounded(result + this.#dollar(), MAX_DOCUMENT_CHARS);
       else if (char === escape && ['$', escape].includes(this.#text.charAt(this.#at))) result += this.#take();
       else result += char;
     }
@@ -118,7 +121,7 @@ class WordReader {
     while (this.#at < this.#text.length) {
       const char = this.#take();
       if (char === '"') return result;
-      if (char === '$') result += this.#dollar();
+      if (char === '$') result = bounded(result + this.#dollar());
       else if (char === escape && ['"', '$', escape].includes(this.#text.charAt(this.#at))) result += this.#take();
       else result += char;
     }
