@@ -18,11 +18,10 @@ import { hostArchitecture } from './host-architecture.ts';
 import type { Recipe, RecipeFile } from './recipe.ts';
 import { findSource } from './recipe-source.ts';
 import { completeUpperRoot } from './root-skeleton.ts';
+import { statMetadata } from './stat-metadata.ts';
 
 /** Files, directories and links of all trees together. */
 const MAX_ENTRIES = 4_000_000;
-const MODE_BITS = 0o7777n;
-const NANOSECONDS = 1_000_000_000n;
 
 /** A directory that a layer passes through shows in the sandbox with the layer's mode: these have one that matters. */
 const directoryModes: Readonly<Record<string, number>> = { root: 0o700, tmp: 0o1777, 'var/tmp': 0o1777 };
@@ -92,7 +91,7 @@ class FilesTree {
   /** A whole directory; what is neither file, directory nor link stays away. */
   async addTree(names: readonly string[], from: Buffer): Promise<void> {
     const target = this.#enter(names);
-    if (target !== this.root) target.metadata = { ...metadataOf(await statOf(from)) };
+    if (target !== this.root) target.metadata = { ...statMetadata(await statOf(from)) };
     await this.#fill(target, from);
   }
 
@@ -112,7 +111,7 @@ class FilesTree {
   }
 
   async #node(path: Buffer, info: BigIntStats, present: FsNode | undefined): Promise<FsNode | undefined> {
-    const metadata = metadataOf(info);
+    const metadata = statMetadata(info);
     if (info.isDirectory()) {
       const directory = present?.kind === 'directory' ? present : newDirectory();
       directory.metadata = metadata;
@@ -148,12 +147,6 @@ class FilesTree {
 }
 
 const statOf = (path: Buffer): Promise<BigIntStats> => lstat(path, { bigint: true });
-
-const metadataOf = ({ mode, mtimeNs }: BigIntStats): Metadata => {
-  const seconds = mtimeNs / NANOSECONDS - (mtimeNs % NANOSECONDS < 0n ? 1n : 0n);
-  const mtime = { seconds: Number(seconds), nanoseconds: Number(mtimeNs - seconds * NANOSECONDS) };
-  return { ...defaultMetadata(Number(mode & MODE_BITS)), mtime };
-};
 
 /** The layer does not know the accounts of the base that it will stand on. */
 const ownerOf = ({ owner }: RecipeFile, field: string): Pick<Metadata, 'uid' | 'gid' | 'mtime'> => {

@@ -1,12 +1,11 @@
 import { constants, type BigIntStats } from 'node:fs';
 import { lstat, open, opendir, readlink } from 'node:fs/promises';
-import { ByteString, defaultMetadata, type Metadata } from '@dsec/erofs';
+import { ByteString } from '@dsec/erofs';
 import { contextChanged } from './copy-fault.ts';
 import type { LowerEntry, LowerNode } from '../lower-tree.ts';
+import { statMetadata } from '../stat-metadata.ts';
 import { SourceTree } from './source-tree.ts';
 
-const MODE_BITS = 0o7777n;
-const NANOSECONDS = 1_000_000_000n;
 const READ_BYTES = 1024 * 1024;
 
 /**
@@ -53,7 +52,7 @@ const SLASH = ByteString.fromText('');
 const ROOT = Buffer.from('/');
 
 const nodeOf = async (place: Buffer, info: BigIntStats): Promise<LowerNode | undefined> => {
-  const metadata = metadataOf(info);
+  const metadata = statMetadata(info);
   if (info.isDirectory()) return { kind: 'directory', metadata };
   if (info.isSymbolicLink()) {
     return { kind: 'symlink', metadata, target: ByteString.fromBytes(await readlink(place, { encoding: 'buffer' })) };
@@ -89,12 +88,6 @@ async function* bytesOf(place: Buffer, sizeBytes: number): AsyncGenerator<Uint8A
 }
 
 const isLink = (error: unknown): boolean => error instanceof Error && 'code' in error && error.code === 'ELOOP';
-
-const metadataOf = ({ mode, mtimeNs }: BigIntStats): Metadata => {
-  const seconds = mtimeNs / NANOSECONDS - (mtimeNs % NANOSECONDS < 0n ? 1n : 0n);
-  const mtime = { seconds: Number(seconds), nanoseconds: Number(mtimeNs - seconds * NANOSECONDS) };
-  return { ...defaultMetadata(Number(mode & MODE_BITS)), mtime };
-};
 
 const isAbsent = (error: unknown): boolean =>
   error instanceof Error && 'code' in error && (error.code === 'ENOENT' || error.code === 'ENOTDIR');
