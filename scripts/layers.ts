@@ -36,6 +36,7 @@ export const LAYERS: Readonly<Record<string, number>> = {
 
 /** Suites of every layer may use it; nothing else may look upwards. */
 const TEST_PACKAGE = 'testkit';
+const OF_A_SUITE = /\.(?:test|fixture)\.ts$/;
 
 export type SourceFile = { readonly path: string; readonly text: string };
 export type Finding = { readonly path: string; readonly message: string };
@@ -97,7 +98,7 @@ function breach(path: string, specifier: string): string | undefined {
   if (match?.[2] !== undefined) return `imports ${specifier}: only the index of @dsec/${to} may be imported`;
   const toLayer = LAYERS[to];
   if (toLayer === undefined) return `imports ${specifier}: no such package`;
-  if (from === undefined || (to === TEST_PACKAGE && path.endsWith('.test.ts'))) return undefined;
+  if (from === undefined || (to === TEST_PACKAGE && OF_A_SUITE.test(path))) return undefined;
   if (from === to) return `imports its own index: import the file that has it`;
   const fromLayer = LAYERS[from] ?? 0;
   if (toLayer < fromLayer) return undefined;

@@ -26,6 +26,7 @@ describe('layers', () => {
   it('lets only suites look up, and only to the test kit', () => {
     const text = `import { x } from '@dsec/testkit';`;
     expect(messages({ 'packages/kit/src/a.test.ts': text })).toEqual([]);
+    expect(messages({ 'packages/kit/src/a.fixture.ts': text })).toEqual([]);
     expect(messages({ 'packages/kit/src/a.ts': text })).toHaveLength(1);
     expect(messages({ 'packages/kit/src/a.test.ts': `import { x } from '@dsec/edge';` })).toHaveLength(1);
   });

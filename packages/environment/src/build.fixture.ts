@@ -6,6 +6,7 @@ import { join } from 'node:path';
 import type { EnvironmentImage } from '@dsec/contract';
 import { type ByteSource, ByteString, fileSource, ImageReader } from '@dsec/erofs';
 import { run, SeededRandom, SystemClock } from '@dsec/kit';
+import { mountedFiles } from '@dsec/testkit';
 import { type BuildContext, layerDataPath, layerImagePath } from './index.ts';
 
 export const clock = new SystemClock();
@@ -118,25 +119,4 @@ export const checkLayer = async ({ layersDirectory }: BuildContext, built: Envir
   const data = layerDataPath(layersDirectory, digest);
   const device = existsSync(data) ? [`--device=${data}`] : [];
   await tool('fsck.erofs', ...device, layerImagePath(layersDirectory, digest));
-};
-
-/** mount(2), which differs. */
-const SYS_MOUNT = process.arch === 'arm64' ? 40 : 165;
-const MS_RDONLY = 1;
-
-/** Has the kernel mount the image and its data from their files: mount(8) would put loop devices between. */
-export const mountedFiles = async (
-  image: string,
-  data: string | readonly string[] | undefined,
-  at: string,
-): Promise<AsyncDisposable> => {
-  await mkdir(at, { recursive: true });
-  const program = `my $type = "erofs"; syscall(${SYS_MOUNT}, $ARGV[0], $ARGV[1], $type, ${MS_RDONLY}, $ARGV[2]) == 0 or die $!`;
-  const devices = typeof data === 'string' ? [data] : (data ?? []);
-  await tool('perl', '-e', program, image, at, devices.map((path) => `device=${path}`).join(','));
-  return {
-    [Symbol.asyncDispose]: async () => {
-      await tool('umount', at);
-    },
-  };
 };

@@ -2,6 +2,7 @@
 import { mkdir, readdir, readFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { Process } from '@dsec/kit';
+import { waitFor } from '@dsec/testkit';
 import { describe, expect, it } from 'vitest';
 import { importImage } from './index.ts';
 import { clock, PATH, script, testPlace, tool } from './build.fixture.ts';
@@ -9,14 +10,6 @@ import { ociLayout, saveLayout } from './oci/oci.fixture.ts';
 import { tarOf } from './tar/tar.fixture.ts';
 
 const TIMEOUT_MS = 20_000;
-
-const waitFor = async (what: string, condition: () => Promise<boolean>): Promise<void> => {
-  const end = clock.monotonicMs() + TIMEOUT_MS;
-  while (!(await condition())) {
-    if (clock.monotonicMs() > end) throw new Error(`timed out waiting until ${what}`);
-    await clock.sleep(20);
-  }
-};
 
 /** Whether any process has the text on its command line or in its environment. */
 const isMentioned = async (text: string): Promise<boolean> => {
@@ -52,8 +45,10 @@ exec sleep 1000`,
     );
     try {
       await waitFor(
+        clock,
         'the build is in its middle',
         async () => (await readFile(ready, 'utf8').catch(() => '')) === 'x\n',
+        TIMEOUT_MS,
       );
       const [draft] = await readdir(layersDirectory);
       expect(draft).toMatch(/^\.build-/);
@@ -62,7 +57,7 @@ exec sleep 1000`,
       child.signal('SIGKILL');
       await child.exited;
     }
-    await waitFor('its processes are gone', async () => !(await isMentioned(layersDirectory)));
+    await waitFor(clock, 'its processes are gone', async () => !(await isMentioned(layersDirectory)), TIMEOUT_MS);
     expect(await readdir(layersDirectory)).toHaveLength(1);
     const path = await saveLayout(ociLayout({ layers: [tarOf({ name: 'a' })] }), join(place.path, 'layout'));
     const built = await importImage(place.context, { path });

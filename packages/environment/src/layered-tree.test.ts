@@ -12,9 +12,10 @@ import {
   ImageReader,
   ImageWriter,
 } from '@dsec/erofs';
+import { mountedFiles } from '@dsec/testkit';
 import fc from 'fast-check';
 import { describe, expect, it } from 'vitest';
-import { mountedFiles, tool } from './build.fixture.ts';
+import { tool } from './build.fixture.ts';
 import { fileOutput } from './file-output.ts';
 import { LayerTree, type StoreFile } from './layer-tree.ts';
 import { apply, discard, flattened, groupsOf, honest, sequence } from './layered-tree.fixture.ts';

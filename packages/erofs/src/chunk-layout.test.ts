@@ -1,8 +1,9 @@
 import { createHash } from 'node:crypto';
 import { PlatformError } from '@dsec/contract';
+import { MemoryOutput } from '@dsec/testkit';
 import fc from 'fast-check';
 import { describe, expect, it } from 'vitest';
-import { type ChunkedImage, chunkedImageOf, inChunks, MemoryOutput } from './image.fixture.ts';
+import { type ChunkedImage, chunkedImageOf, inChunks } from './image.fixture.ts';
 import {
   ByteString,
   CHUNK_DIGEST_BYTES,

@@ -2,7 +2,8 @@ import { mkdtemp, open, rm } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { run, SystemClock } from '@dsec/kit';
-import type { DirectoryNode, FileData, ImageOutput, WrittenData } from './index.ts';
+import { MemoryOutput } from '@dsec/testkit';
+import type { DirectoryNode, FileData, WrittenData } from './index.ts';
 import { ImageWriter } from './index.ts';
 
 export const clock = new SystemClock();
@@ -26,49 +27,6 @@ export const mounted = async (image: string, at: string): Promise<AsyncDisposabl
     },
   };
 };
-
-/** mount(2), which differs. */
-const SYS_MOUNT = process.arch === 'arm64' ? 40 : 165;
-const MS_RDONLY = 1;
-
-/** Has the kernel mount the image and its data from their files: mount(8) would put loop devices between. */
-export const mountedFiles = async (
-  image: string,
-  data: string | readonly string[] | undefined,
-  at: string,
-): Promise<AsyncDisposable> => {
-  const program = `my $type = "erofs"; syscall(${SYS_MOUNT}, $ARGV[0], $ARGV[1], $type, ${MS_RDONLY}, $ARGV[2]) == 0 or die $!`;
-  const devices = typeof data === 'string' ? [data] : (data ?? []);
-  await tool('perl', '-e', program, image, at, devices.map((path) => `device=${path}`).join(','));
-  return {
-    [Symbol.asyncDispose]: async () => {
-      await tool('umount', at);
-    },
-  };
-};
-
-/** An image in memory. */
-export class MemoryOutput implements ImageOutput {
-  bytes: Buffer = Buffer.alloc(0);
-
-  write(bytes: Uint8Array, position: number): Promise<void> {
-    this.#resize(Math.max(this.bytes.length, position + bytes.length));
-    this.bytes.set(bytes, position);
-    return Promise.resolve();
-  }
-
-  truncate(sizeBytes: number): Promise<void> {
-    this.#resize(sizeBytes);
-    return Promise.resolve();
-  }
-
-  #resize(sizeBytes: number): void {
-    if (sizeBytes === this.bytes.length) return;
-    const grown = Buffer.alloc(sizeBytes);
-    grown.set(this.bytes.subarray(0, sizeBytes));
-    this.bytes = grown;
-  }
-}
 
 export type Store = (content: Uint8Array) => Promise<FileData>;
 

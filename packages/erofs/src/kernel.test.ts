@@ -1,10 +1,11 @@
 /** The judges of what the writer writes: fsck.erofs and the kernel's own mount. */
 import { lstat, mkdir, readdir, readFile, readlink } from 'node:fs/promises';
 import { join } from 'node:path';
+import { mountedFiles } from '@dsec/testkit';
 import fc from 'fast-check';
 import { describe, expect, it } from 'vitest';
 import { ByteString, defaultMetadata, type Metadata, newDirectory } from './index.ts';
-import { chunkedImageOf, imageOf, mounted, mountedFiles, saved, temporaryDirectory, tool } from './image.fixture.ts';
+import { chunkedImageOf, imageOf, mounted, saved, temporaryDirectory, tool } from './image.fixture.ts';
 import { buildTree, expectedLinks, flatten, type Model, rootModel } from './tree-model.fixture.ts';
 
 const S_IFMT: Record<Model['kind'], number> = {

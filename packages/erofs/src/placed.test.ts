@@ -1,18 +1,11 @@
 /** Images over devices that other images have filled, judged by the kernel and fsck.erofs. */
 import { mkdir, readFile } from 'node:fs/promises';
 import { join } from 'node:path';
+import { MemoryOutput, mountedFiles } from '@dsec/testkit';
 import { describe, expect, it } from 'vitest';
 import { bufferSource } from './byte-source.ts';
 import { ByteString } from './byte-string.ts';
-import {
-  chunkedImageOf,
-  imageOf,
-  MemoryOutput,
-  mountedFiles,
-  saved,
-  temporaryDirectory,
-  tool,
-} from './image.fixture.ts';
+import { chunkedImageOf, imageOf, saved, temporaryDirectory, tool } from './image.fixture.ts';
 import { ImageReader } from './image-reader.ts';
 import { ImageWriter } from './image-writer.ts';
 import { defaultMetadata, type FileData, newDirectory } from './tree.ts';

@@ -1,4 +1,6 @@
 export { expectNoLeak, groupName, takeHostSnapshot, type HostSnapshot } from './host-snapshot.ts';
+export { MemoryOutput } from './memory-output.ts';
+export { mountedFiles } from './mounted-files.ts';
 export { lacking, type Requirement } from './requirements.ts';
 export { TestServer, type DaemonName, type TestServerOptions } from './test-server.ts';
-export { waitFor } from './wait-for.ts';
+export { type Found, waitFor } from './wait-for.ts';

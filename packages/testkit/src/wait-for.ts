@@ -3,19 +3,22 @@ import type { Clock } from '@dsec/kit';
 
 const POLL_MS = 20;
 
-/** Asks until the answer is neither false nor undefined; the last error of the question is the cause when it never is. */
+/** What was waited for: anything but these three, which stand for nothing. */
+export type Found<T> = Exclude<T, undefined | false | null>;
+
+/** Looks until there is something, and returns it; what the last look threw is the cause of the error when there never is. */
 export async function waitFor<T>(
   clock: Clock,
   what: string,
-  ask: () => Promise<T | false | undefined> | T | false | undefined,
+  look: () => T | Promise<T>,
   timeoutMs = 10_000,
-): Promise<T> {
+): Promise<Found<T>> {
   const endsMs = clock.monotonicMs() + timeoutMs;
   for (;;) {
     let cause: unknown;
     try {
-      const answer = await ask();
-      if (answer !== undefined && answer !== false) return answer;
+      const found = await look();
+      if (found !== undefined && found !== false && found !== null) return found as Found<T>;
     } catch (error) {
       cause = error;
     }

@@ -11,9 +11,9 @@ import {
   newDirectory,
 } from '@dsec/erofs';
 import { envVariable } from '@dsec/kit';
+import { MemoryOutput } from '@dsec/testkit';
 import fc from 'fast-check';
 import { describe, expect, it } from 'vitest';
-import { MemoryOutput } from './memory-output.fixture.ts';
 import { type LayerImage, mergeTrees } from './merge-trees.ts';
 
 const fuzzMs = Number(envVariable('DSEC_FUZZ_SECONDS') ?? 1) * 1000;

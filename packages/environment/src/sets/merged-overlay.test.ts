@@ -14,9 +14,10 @@ import {
   newDirectory,
 } from '@dsec/erofs';
 import { SeededRandom } from '@dsec/kit';
+import { mountedFiles } from '@dsec/testkit';
 import fc from 'fast-check';
 import { describe, expect, it } from 'vitest';
-import { mounted, mountedFiles, testPlace, type TestPlace, tool } from '../build.fixture.ts';
+import { mounted, testPlace, type TestPlace, tool } from '../build.fixture.ts';
 import { buildLayer } from '../build-layer.ts';
 import { layerDataPath } from '../layer-store.ts';
 import { LayerTree } from '../layer-tree.ts';

@@ -1,7 +1,5 @@
-import type { ImageOutput } from '@dsec/erofs';
-
-/** An image in memory. */
-export class MemoryOutput implements ImageOutput {
+/** Where a writer of images writes, in memory. */
+export class MemoryOutput {
   bytes: Buffer = Buffer.alloc(0);
 
   write(bytes: Uint8Array, position: number): Promise<void> {
