@@ -23,6 +23,18 @@ export interface DaemonSettings {
   readonly blob: BlobSettings | undefined;
 }
 
+/** Names of the variables that configure a daemon. The launcher takes none. */
+const DAEMON_VARIABLE = /^DSEC_(?:EDGE|APISERVER|PACKER|LAYERD)_/;
+
+/** Those of the variables that are handed on to the daemons. */
+export function daemonVariables(variables: Readonly<Record<string, string | undefined>>): Record<string, string> {
+  return Object.fromEntries(
+    Object.entries(variables).filter(
+      (entry): entry is [string, string] => DAEMON_VARIABLE.test(entry[0]) && entry[1] !== undefined,
+    ),
+  );
+}
+
 export async function launcherArgv(parts: Installation, settings: DaemonSettings): Promise<Argv> {
   const { data, maxSandboxes, poolBlanks } = settings;
   return [
@@ -87,13 +99,27 @@ function layerdOption(variable: string): string {
   throw new PlatformError('config_invalid', `${variable} is no option of layerd`, { details: { field: variable } });
 }
 
+export function publisherArgv(parts: Installation, { data }: DaemonSettings): Argv {
+  return [
+    parts.publisher,
+    'serve',
+    '--data',
+    data.path,
+    '--edge-uid',
+    String(EDGE_USER.uid),
+    '--packer-uid',
+    String(PACKER_USER.uid),
+  ];
+}
+
 export async function edgeArgv(parts: Installation, { data, maxSandboxes, blob }: DaemonSettings): Promise<Argv> {
   const config = {
     socket: data.edgeSocket,
     launcherSocket: data.launcherSocket,
     sandboxSockets: data.sandboxSockets,
     packerSocket: data.packerSocket,
-    sets: { setsDirectory: data.sets, layersDirectory: data.layers },
+    publisherSocket: data.publisherSocket,
+    sets: { setsDirectory: data.sets, draftsDirectory: data.setDrafts, layersDirectory: data.layers },
     journal: data.journal,
     idKeyFile: data.idKey,
     layers: {
@@ -109,7 +135,13 @@ export async function edgeArgv(parts: Installation, { data, maxSandboxes, blob }
 }
 
 export async function packerArgv(parts: Installation, { data }: DaemonSettings): Promise<Argv> {
-  const config = { socket: data.packerSocket, layersDirectory: data.layers, ...PACKER_USER };
+  const config = {
+    socket: data.packerSocket,
+    layersDirectory: data.layers,
+    draftsDirectory: data.packDrafts,
+    publisherSocket: data.publisherSocket,
+    ...PACKER_USER,
+  };
   return nodeArgv(parts.packerMain, await writeConfig(data, 'packer', config));
 }
 

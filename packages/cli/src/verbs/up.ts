@@ -4,7 +4,7 @@ import { dataDirectoryOf } from '../connection.ts';
 import { say, type Context } from '../context.ts';
 import { blobSettingsOf } from '../server/blob-settings.ts';
 import { startDetached } from '../server/detached.ts';
-import { parseListen } from '../server/daemon-config.ts';
+import { daemonVariables, parseListen } from '../server/daemon-config.ts';
 import { requireRoot } from '../server/installation.ts';
 import { Supervisor } from '../server/supervisor.ts';
 import { startProgress } from '../terminal/progress.ts';
@@ -19,9 +19,6 @@ interface Options {
   readonly blob?: string;
   readonly detach?: boolean;
 }
-
-/** Variables of these names configure the daemons and are handed on to them. */
-const DAEMON_VARIABLE = /^DSEC_(?:EDGE|APISERVER|LAUNCHER|LAYERD)_/;
 
 export function upVerb(program: Command, context: Context): void {
   program
@@ -54,11 +51,6 @@ export function upVerb(program: Command, context: Context): void {
         return;
       }
       const progress = startProgress(context);
-      const variables = Object.fromEntries(
-        Object.entries(context.variables).flatMap(([key, value]) =>
-          DAEMON_VARIABLE.test(key) && value !== undefined ? [[key, value]] : [],
-        ),
-      );
       const settings = {
         data,
         listen: parseListen(options.listen),
@@ -66,7 +58,7 @@ export function upVerb(program: Command, context: Context): void {
         maxSandboxes: options.maxSandboxes,
         poolBlanks: options.poolBlanks,
         blob: options.blob === undefined ? undefined : await blobSettingsOf(options.blob, context.variables),
-        variables,
+        variables: daemonVariables(context.variables),
       };
       const supervisor = await start(settings, context, progress);
       progress.done(`dsec is up at ${supervisor.endpoint} (data: ${data.path}, logs: ${data.logs})`);
