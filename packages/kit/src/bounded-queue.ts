@@ -2,10 +2,8 @@
 import { PlatformError } from '@dsec/contract';
 import { abortError } from './abort.ts';
 
-interface Waiter {
-  readonly resolve: () => void;
-  readonly reject: (error: Error) => void;
-}
+/** Wakes whoever waits. */
+type Waiter = () => void;
 
 /** Holds at most `capacity` items; `push` waits for room, `tryPush` refuses. Iterating takes items until the queue is closed. */
 export class BoundedQueue<T> implements AsyncIterable<T> {
@@ -55,7 +53,7 @@ export class BoundedQueue<T> implements AsyncIterable<T> {
     this.#closed = true;
     this.#error = error;
     this.#wakeTaker();
-    for (const putter of this.#putters.splice(0)) putter.resolve();
+    for (const putter of this.#putters.splice(0)) putter();
   }
 
   /** The next item; undefined when the queue is closed and empty. One consumer at a time. */
@@ -77,7 +75,7 @@ export class BoundedQueue<T> implements AsyncIterable<T> {
       );
     }
     const item = this.#items.shift();
-    this.#putters.shift()?.resolve();
+    this.#putters.shift()?.();
     return item;
   }
 
@@ -92,7 +90,7 @@ export class BoundedQueue<T> implements AsyncIterable<T> {
   #wakeTaker(): void {
     const taker = this.#taker;
     this.#taker = undefined;
-    taker?.resolve();
+    taker?.();
   }
 
   #forget(waiter: Waiter): void {
@@ -111,12 +109,9 @@ export class BoundedQueue<T> implements AsyncIterable<T> {
         forget(waiter);
         if (signal !== undefined) reject(abortError(signal));
       };
-      const waiter: Waiter = {
-        resolve: () => {
-          signal?.removeEventListener('abort', onAbort);
-          resolve();
-        },
-        reject,
+      const waiter: Waiter = () => {
+        signal?.removeEventListener('abort', onAbort);
+        resolve();
       };
       signal?.addEventListener('abort', onAbort, { once: true });
       register(waiter);

@@ -22,9 +22,8 @@ export function listVerb(program: Command, context: Context): void {
     .option('--json', 'print all about them')
     .action(async (options: Options) => {
       await using client = await connect(context, options);
-      const states = options.all === true ? sandboxStates : (['creating', 'running', 'stopping'] as const);
       const list = client.sandboxes({
-        states,
+        ...(options.all === true ? { states: sandboxStates } : {}),
         ...(options.metadata === undefined ? {} : { metadata: options.metadata }),
         signal: context.interrupted,
       });

@@ -146,7 +146,8 @@ export type ExecStreamMessage =
   | {
       readonly started: {
         readonly execId: string;
-        readonly pid: number /** Of a pty: names this attachment in a resize. */;
+        readonly pid: number;
+        /** Of a pty: names this attachment in a resize. */
         readonly clientId?: string;
       };
     }
