@@ -244,6 +244,7 @@ export const sandboxInfo = (sandboxId: string, changes: Partial<SandboxInfo> = {
   user: 'root',
   workdir: '/',
   hostname: 'h',
+  policy: { profile: 'default', phase: null, version: 1 },
   networkRules: {},
   metadata: {},
   ...changes,

@@ -21,6 +21,7 @@ import { requestIdOf } from './http/request-id.ts';
 import { keyIdOf, type RouteScopes } from './http/route.ts';
 import { keyRoutes } from './key-routes.ts';
 import { portRoutes } from './ports/port-routes.ts';
+import { policyRoutes } from './sandboxes/policy-routes.ts';
 import { sandboxRoutes } from './sandboxes/sandbox-routes.ts';
 import { sessionRoutes } from './execs/session-routes.ts';
 import type { Services } from './services.ts';
@@ -147,6 +148,7 @@ async function addRoutes(fastify: FastifyInstance, services: Services): Promise<
       const scopes: RouteScopes = { json, bytes };
       healthRoutes(scopes, services);
       sandboxRoutes(scopes, services);
+      policyRoutes(scopes, services);
       bulkRoutes(scopes, services);
       execRoutes(scopes, services);
       stdinRoute(scopes, services);

@@ -1,6 +1,7 @@
 /** What makes sandboxes real. The edge knows this interface and nothing of what is behind it. */
-import type { CreateSandbox, PlatformError, Usage } from '@dsec/contract';
+import type { CreateSandbox, PlatformError, ProfileName, Usage } from '@dsec/contract';
 import type { RelayOptions, RelayOutcome, WireServerStream } from '@dsec/native-link';
+import type { NetworkControl } from './network-control.ts';
 
 export type BackendKind = NonNullable<CreateSandbox['backend']>;
 
@@ -14,6 +15,8 @@ export interface SandboxSpec {
   readonly cpuMillis: number;
   readonly pids: number;
   readonly diskMib: number;
+  /** What its processes may do. */
+  readonly profile: ProfileName;
 }
 
 export interface CallOptions {
@@ -46,6 +49,8 @@ export interface Channel {
   start(program: DetachedProgram, options?: CallOptions): Promise<void>;
   /** Ids of the execs that run. */
   runningExecs(options?: CallOptions): Promise<readonly string[]>;
+  /** Writes a file as root of the sandbox, whatever is there. @throws PlatformError of files; when the channel breaks */
+  writeFile(path: string, bytes: Buffer, options?: CallOptions): Promise<void>;
   /** Joins a stream that an apiserver opened with a new one into the sandbox; what they carry is not looked at. */
   relay(near: WireServerStream, method: string, params: object, options: RelayOptions): Promise<RelayOutcome>;
   /** Ends the connection and every stream in it. Idempotent. */
@@ -107,6 +112,7 @@ export interface BackendObserver {
 
 export interface Backend extends AsyncDisposable {
   readonly kind: BackendKind;
+  readonly network: NetworkControl;
   /** Does now what the first create would otherwise wait for. */
   prepare(): Promise<void>;
   /** Begins to connect, and goes on as often as the connection is lost, until disposed. */

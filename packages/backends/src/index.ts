@@ -12,4 +12,6 @@ export type {
   SandboxExit,
   SandboxSpec,
 } from './backend.ts';
+export type { NetworkControl, NetworkObserver, NetworkOffer, Uplink } from './network-control.ts';
+export { NoNetwork } from './no-network.ts';
 export { ContainerBackend, type ContainerBackendOptions, type LayerPlaces } from './container/container-backend.ts';

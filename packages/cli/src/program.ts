@@ -12,6 +12,7 @@ import { keyVerb } from './verbs/key.ts';
 import { logsVerb } from './verbs/logs.ts';
 import { listVerb } from './verbs/ls.ts';
 import { packVerb } from './verbs/pack.ts';
+import { policyVerb } from './verbs/policy.ts';
 import { quickstartVerb } from './verbs/quickstart.ts';
 import { runVerb } from './verbs/run.ts';
 import { shellVerb } from './verbs/shell.ts';
@@ -43,6 +44,7 @@ export function createProgram(context: Context): Command {
     listVerb,
     inspectVerb,
     logsVerb,
+    policyVerb,
     packVerb,
     stopVerb,
     keyVerb,

@@ -1,7 +1,15 @@
 import type { ContainerRunArgs } from '@dsec/libdsec';
-import { PlatformError } from '@dsec/contract';
-import type { Command } from 'commander';
+import {
+  PlatformError,
+  profileNames,
+  type NetworkRule,
+  type PolicyRequest,
+  type PolicyUpdate,
+  type ProfileName,
+} from '@dsec/contract';
+import { Option, type Command } from 'commander';
 import { decimal, integer, list, pairs, rules, seconds, sizeMib } from './arguments.ts';
+import { allowedDestinations, policyFile } from './policy-file.ts';
 
 /** Options of what a sandbox may use, as commander hands them over. */
 export interface BoundOptions {
@@ -23,6 +31,9 @@ export interface SandboxOptions extends BoundOptions {
   readonly env?: Readonly<Record<string, string>>;
   readonly workdir?: string;
   readonly hostname?: string;
+  readonly policy?: PolicyUpdate;
+  readonly allow?: readonly NetworkRule[];
+  readonly profile?: ProfileName;
   readonly metadata?: Readonly<Record<string, string>>;
 }
 
@@ -42,6 +53,9 @@ export function withSandbox(command: Command): Command {
     .option('-w, --workdir <path>', 'working directory (default: that of the environment)')
     .option('--hostname <name>', 'host name (default: the id)')
     .option('--network <service=on|off>', 'opens or closes a mirror service; may be given often', rules)
+    .option('--policy <file>', 'what it may reach and do, as JSON; `-` is stdin (see `dsec policy --help`)', policyFile)
+    .option('--allow <host[:port]>', 'lets it reach an address, CIDR or name; may be given often', allowedDestinations)
+    .addOption(new Option('--profile <name>', 'what its processes may do').choices(profileNames))
     .option('--metadata <key=value>', 'label to find it by; may be given often', pairs);
 }
 
@@ -52,9 +66,11 @@ export function sandboxArgs(environment: string, options: SandboxOptions): Conta
     });
   }
   const { workspace, toolkit, ttl, idle, user, env, workdir, hostname, metadata } = options;
+  const { network, policy, allow, profile, ...bounds } = options;
   return {
     containerImage: environment,
-    ...boundArgs(options),
+    ...boundArgs(bounds),
+    ...policyArgs({ policy, allow, profile, network }),
     ...(workspace === undefined ? {} : { workspace }),
     ...(toolkit === undefined ? {} : { toolkits: toolkit }),
     ...(ttl === undefined ? {} : { ttl }),
@@ -82,4 +98,35 @@ export function boundArgs({
     ...(pids === undefined ? {} : { pidsLimit: pids }),
     ...(network === undefined ? {} : { networkRules: network }),
   };
+}
+
+type PolicyOptions = { [K in 'policy' | 'allow' | 'profile' | 'network']: SandboxOptions[K] | undefined };
+
+/** What the options say beside a policy is added to it, and must not say something else. */
+function policyArgs({
+  policy,
+  allow,
+  profile,
+  network,
+}: PolicyOptions): Pick<ContainerRunArgs, 'policy' | 'networkRules'> {
+  if (policy === undefined && allow === undefined && profile === undefined) {
+    return network === undefined ? {} : { networkRules: network };
+  }
+  const { version: _version, ...given } = policy ?? {};
+  if (profile !== undefined && given.profile !== undefined && given.profile !== profile) {
+    throw new PlatformError('invalid_argument', 'the file of --policy names another profile than --profile', {
+      details: { field: 'profile', reason: `is ${given.profile} in the file` },
+    });
+  }
+  const base = given.network ?? {};
+  const whole: PolicyRequest = {
+    ...given,
+    ...(profile === undefined ? {} : { profile }),
+    network: {
+      ...base,
+      ...(allow === undefined ? {} : { rules: [...(base.rules ?? []), ...allow] }),
+      ...(network === undefined ? {} : { services: { ...base.services, ...network } }),
+    },
+  };
+  return { policy: whole };
 }

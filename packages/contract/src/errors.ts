@@ -104,10 +104,20 @@ export const errorTable = {
     'The id names an edge that is not part of this installation.',
     'Use the endpoint of the installation that made the sandbox.',
   ),
-  network_rules_unsupported: row(
+  service_unknown: row(
     400,
-    'The network rules name a service or form that this node does not offer.',
-    'Leave out the rule that `details.rule` names; sandboxes have no network unless a rule opens it.',
+    'The network policy opens a service that the operator of this node has not defined: `details.service`.',
+    'Open one of `details.services`, or have the operator define it.',
+  ),
+  network_unavailable: row(
+    501,
+    'This node cannot give sandboxes a network, so that a policy that allows something cannot be kept: `details.reason`.',
+    'Leave out what the policy allows, or see `dsec doctor` for what the node lacks.',
+  ),
+  policy_stale: row(
+    409,
+    'The policy was changed after the version that this change is based on: `details.version` is in force.',
+    'Read the policy again and base the change on that.',
   ),
   backend_unsupported: row(
     400,

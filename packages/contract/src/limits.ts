@@ -29,4 +29,14 @@ export const limits = {
   toolkits: 32,
   /** Layers that one sandbox stands on: what overlayfs is asked to search. */
   layers: 64,
+  /** Rules of one network policy. */
+  networkRules: 8192,
+  /** Rules of a policy with all of its phases. */
+  policyRules: 16_384,
+  /** Ports and ranges of one rule. */
+  rulePorts: 16,
+  /** Longest `to` of a rule: a name of 253 bytes behind `*.`; IDN may be longer in Unicode than in ASCII. */
+  destinationChars: 512,
+  /** Services that one policy names. */
+  services: 64,
 } as const;

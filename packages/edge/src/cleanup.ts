@@ -4,6 +4,7 @@
  */
 import type { Backend } from '@dsec/backends';
 import { Backoff, Semaphore, type Clock, type Logger, type Random, type Timer } from '@dsec/kit';
+import type { Uplinks } from './policy/uplinks.ts';
 import type { Sandbox } from './sandbox.ts';
 
 /** Destroys at the same time. */
@@ -25,6 +26,7 @@ interface Work {
 
 export interface CleanupOptions {
   readonly backend: Backend;
+  readonly uplinks: Uplinks;
   readonly clock: Clock;
   readonly random: Random;
   readonly logger: Logger;
@@ -89,7 +91,7 @@ export class Cleanup implements Disposable {
 
   /** Never rejects. */
   async #run(sandbox: Sandbox, work: Work): Promise<void> {
-    const { backend, logger, onDone, onFailed } = this.#options;
+    const { backend, uplinks, logger, onDone, onFailed } = this.#options;
     const { signal } = this.#controller;
     const { sandboxId } = sandbox;
     try {
@@ -97,6 +99,7 @@ export class Cleanup implements Disposable {
       await sandbox.making;
       await this.#recorded(sandbox);
       await this.#semaphore.run(() => backend.destroy(sandboxId, { signal, timeoutMs: DESTROY_TIMEOUT_MS }), signal);
+      await uplinks.close(sandbox, signal);
     } catch (error) {
       work.isRunning = false;
       work.attempts++;

@@ -25,6 +25,10 @@ const passed: Partial<Record<ErrorCode, CauseKind>> = {
   host_unsuitable: 'runtime',
   too_many_requests: 'internal',
   unavailable: 'runtime',
+  // Of its network, where the node could say so only now.
+  network_unavailable: 'runtime',
+  service_unknown: 'runtime',
+  invalid_argument: 'runtime',
 };
 
 /** Errors after which nobody knows whether it happened; the sandbox is destroyed in any case, so asking again is safe. */

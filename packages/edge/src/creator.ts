@@ -6,11 +6,13 @@ import type { Backend, BackendKind, Channel, SandboxSpec } from '@dsec/backends'
 import {
   ENTRYPOINT_EXEC_ID,
   limits,
+  networkInForce,
   PlatformError,
   type Cause,
   type CreateSandbox,
   type EnvironmentConfig,
   type EnvironmentImage,
+  type Policy,
   type Principal,
   type SandboxIds,
 } from '@dsec/contract';
@@ -19,6 +21,7 @@ import { describeFailure, type CausedFailure } from './create-failure.ts';
 import { Creation } from './creation.ts';
 import type { Claim } from './idempotency.ts';
 import type { Lifecycle } from './lifecycle.ts';
+import type { Policies } from './policy/policies.ts';
 import { endedError, Sandbox } from './sandbox.ts';
 import { causeIn } from './sandbox-machine.ts';
 import { RECORD_VERSION, type SandboxRecord } from './sandbox-record.ts';
@@ -40,6 +43,7 @@ export interface CreateRequest {
 export interface CreatorParts {
   readonly lifecycle: Lifecycle;
   readonly backend: Backend;
+  readonly policies: Policies;
   readonly ids: SandboxIds;
   readonly edge: number;
   /** Sandboxes that are made at the same time. */
@@ -59,20 +63,26 @@ export class Creator {
 
   /**
    * Begins a create, or finds the one that the same key began before: still under way, or done.
-   * @throws PlatformError `backend_unsupported`, `network_rules_unsupported`, `idempotency_conflict`, `no_capacity`
+   * @throws PlatformError `backend_unsupported`, `invalid_argument`, `service_unknown`, `network_unavailable`, `idempotency_conflict`, `no_capacity`
    */
   begin(create: CreateRequest): Sandbox {
-    const { lifecycle, backend, checkPressure } = this.#parts;
+    const { lifecycle, backend, policies, checkPressure } = this.#parts;
     const { registry, idempotency, ledger } = lifecycle.parts;
     checkBackend(create.request, backend.kind);
-    checkNetworkRules(create.request);
+    const policy = policies.first(create.request);
     const known = create.claim === undefined ? undefined : idempotency.find(create.principal.project, create.claim);
     if (known !== undefined) return known;
     checkPressure();
-    const record = this.#recordOf(create);
-    const reservation = ledger.reserve(record);
+    const record = this.#recordOf(create, policy);
+    const rules = policies.hold(policy);
     const sandbox = new Sandbox(record);
-    sandbox.reservation = reservation;
+    try {
+      sandbox.reservation = ledger.reserve(record);
+    } catch (error) {
+      rules.release();
+      throw error;
+    }
+    sandbox.rules = rules;
     sandbox.creation = new Creation(() => lifecycle.apply(sandbox, { type: 'cancelled' }));
     registry.add(sandbox);
     idempotency.add(sandbox);
@@ -110,11 +120,15 @@ export class Creator {
       sandboxId: sandbox.sandboxId,
       project: sandbox.record.project,
       environment: sandbox.record.environment,
+      keyId: sandbox.record.keyId,
+      profile: sandbox.record.policy.profile,
+      policyVersion: sandbox.record.policy.version,
       durationMs: rounded(clock.monotonicMs() - startedMs),
       journalMs: rounded(timings.journalMs),
       layersMs: rounded(timings.layersMs),
       queueMs: rounded(timings.queueMs),
       backendMs: rounded(timings.backendMs),
+      networkMs: rounded(timings.networkMs),
     };
     if (error === undefined) {
       logger.info('sandbox.create', { ...fields, outcome: 'ok' });
@@ -146,25 +160,20 @@ export class Creator {
     );
     timings.backendMs = clock.monotonicMs() - startedMs;
     const argv = [...config.entrypoint, ...config.cmd];
-    if (argv.length > 0) await this.#begin(sandbox.record, channel, argv);
-    lifecycle.channels.install(sandbox, channel);
-    if (argv.length > 0) sandbox.detached?.add(ENTRYPOINT_EXEC_ID);
-  }
-
-  /** Starts the program of the image; it is a command like those that come later. */
-  async #begin({ env, user, workdir }: SandboxRecord, channel: Channel, argv: readonly string[]): Promise<void> {
     try {
-      await channel.start(
-        { execId: ENTRYPOINT_EXEC_ID, argv, env, user, cwd: workdir },
-        { timeoutMs: ENTRYPOINT_TIMEOUT_MS },
-      );
+      // Before its first command, and before anybody hears of it.
+      await lifecycle.parts.uplinks.apply(sandbox, networkInForce(sandbox.record.policy), channel);
+      timings.networkMs = clock.monotonicMs() - startedMs - timings.backendMs;
+      if (argv.length > 0) await begin(sandbox.record, channel, argv);
     } catch (error) {
       await channel.close();
       throw error;
     }
+    lifecycle.channels.install(sandbox, channel);
+    if (argv.length > 0) sandbox.detached?.add(ENTRYPOINT_EXEC_ID);
   }
 
-  #recordOf({ principal, request, image, claim }: CreateRequest): SandboxRecord {
+  #recordOf({ principal, request, image, claim }: CreateRequest, policy: Policy): SandboxRecord {
     const { ids, edge, lifecycle } = this.#parts;
     const { random, clock } = lifecycle.parts;
     const sandboxId = ids.create(edge, random.bytes(8));
@@ -193,7 +202,7 @@ export class Creator {
       workdir: request.workdir ?? (image.config.workdir === '' ? '/' : image.config.workdir),
       hostname: request.hostname ?? sandboxId,
       env: { ...image.config.env, ...request.env },
-      networkRules: request.networkRules ?? {},
+      policy,
       metadata: request.metadata ?? {},
       idempotency: claim ?? null,
     };
@@ -210,6 +219,8 @@ interface Timings {
   queueMs?: number;
   /** The launcher's work and the channel. */
   backendMs?: number;
+  /** Its uplink and its policy. */
+  networkMs?: number;
 }
 
 const ignore = (): void => undefined;
@@ -223,7 +234,16 @@ const specOf = (record: SandboxRecord): SandboxSpec => ({
   cpuMillis: record.cpuMillis,
   pids: record.pids,
   diskMib: record.diskMib,
+  profile: record.policy.profile,
 });
+
+/** Starts the program of the image; it is a command like those that come later. */
+async function begin({ env, user, workdir }: SandboxRecord, channel: Channel, argv: readonly string[]): Promise<void> {
+  await channel.start(
+    { execId: ENTRYPOINT_EXEC_ID, argv, env, user, cwd: workdir },
+    { timeoutMs: ENTRYPOINT_TIMEOUT_MS },
+  );
+}
 
 /** Why the caller does not get a running sandbox; undefined when he does. */
 function refusalOf(sandbox: Sandbox, failure: CausedFailure | undefined): PlatformError | undefined {
@@ -250,11 +270,4 @@ function checkBackend(request: CreateSandbox, supported: BackendKind): void {
   throw new PlatformError('backend_unsupported', `this node does not offer the backend ${wanted}`, {
     details: { backend: wanted, supported: [supported] },
   });
-}
-
-function checkNetworkRules(request: CreateSandbox): void {
-  for (const [rule, isOpen] of Object.entries(request.networkRules ?? {})) {
-    if (!isOpen) continue;
-    throw new PlatformError('network_rules_unsupported', `this node offers no service ${rule}`, { details: { rule } });
-  }
 }

@@ -6,6 +6,9 @@ import {
   type CompositionPage,
   type EdgeMethod,
   type EdgeStatus,
+  type PhaseRequest,
+  type Policy,
+  type PolicyUpdate,
   type PackProgress,
   type SandboxIds,
   type SandboxInfo,
@@ -17,14 +20,17 @@ import { compileSchema } from '@dsec/kit';
 import type { JsonObject, WireServerStream } from '@dsec/native-link';
 import { sendChanges } from './changes.ts';
 import { created, createMany, stopMany } from './bulk.ts';
-import type { Creator } from './creator.ts';
+import type { Creator, CreateRequest } from './creator.ts';
 import { layersInUse } from './layer-usage.ts';
 import type { Lifecycle } from './lifecycle.ts';
 import type { PackCall, PackDone, Packs } from './packs.ts';
+import type { Policies } from './policy/policies.ts';
 import { isRelayed, relayInto } from './relay.ts';
 import type { Sandbox } from './sandbox.ts';
 
 const VERSION = '0.1.0';
+
+type CreateCall = Omit<CreateRequest, 'claim'> & { readonly idempotency?: { key: string; fingerprint: string } };
 
 export interface EdgeServerParts {
   readonly edge: number;
@@ -33,6 +39,7 @@ export interface EdgeServerParts {
   readonly lifecycle: Lifecycle;
   readonly creator: Creator;
   readonly packs: Packs;
+  readonly policies: Policies;
 }
 
 /** Compiled once, when the module is loaded: the first create must not wait for it. */
@@ -46,6 +53,9 @@ const parsers = {
   'sandbox.stopMany': compileSchema(edgeParams['sandbox.stopMany']),
   'sandbox.patch': compileSchema(edgeParams['sandbox.patch']),
   'sandbox.usage': compileSchema(edgeParams['sandbox.usage']),
+  'policy.get': compileSchema(edgeParams['policy.get']),
+  'policy.set': compileSchema(edgeParams['policy.set']),
+  'policy.phase': compileSchema(edgeParams['policy.phase']),
   'layer.usage': compileSchema(edgeParams['layer.usage']),
   'composition.list': compileSchema(edgeParams['composition.list']),
   'sandbox.changes': compileSchema(edgeParams['sandbox.changes']),
@@ -97,6 +107,10 @@ export class EdgeServer {
       }
       case 'sandbox.usage':
         return await this.#usage(this.#find(parsers[method].parse(params).sandboxId), stream.signal);
+      case 'policy.get':
+      case 'policy.set':
+      case 'policy.phase':
+        return await this.#policy(method, params);
       case 'layer.usage':
         return await layersInUse(this.#parts, parsers[method].parse(params), stream.signal);
       case 'composition.list':
@@ -109,13 +123,16 @@ export class EdgeServer {
   }
 
   #create(params: JsonObject, stream: WireServerStream): Promise<SandboxInfo> {
-    const { idempotency, ...create } = parsers['sandbox.create'].parse(params);
+    // The schema has checked it; its derived type has lost the names of literals.
+    const { idempotency, ...create } = parsers['sandbox.create'].parse(params) as CreateCall;
     const claim = idempotency === undefined ? undefined : { ...idempotency, index: 0, count: 1 };
     return created(this.#parts.creator.begin({ ...create, claim }), stream.signal);
   }
 
   #createMany(params: JsonObject, stream: WireServerStream): Promise<{ created: number; failed: number }> {
-    const { count, idempotency, ...template } = parsers['sandbox.createMany'].parse(params);
+    const { count, idempotency, ...template } = parsers['sandbox.createMany'].parse(params) as CreateCall & {
+      readonly count: number;
+    };
     return createMany({ creator: this.#parts.creator, template, count, idempotency }, stream);
   }
 
@@ -168,6 +185,25 @@ export class EdgeServer {
       stream.message(progress).catch(() => undefined);
     };
     return await this.#parts.packs.pack({ ...call, sandbox: this.#find(sandboxId) }, tell, stream.signal);
+  }
+
+  async #policy(method: 'policy.get' | 'policy.set' | 'policy.phase', params: JsonObject): Promise<Policy> {
+    const { policies } = this.#parts;
+    switch (method) {
+      case 'policy.get': {
+        const { sandboxId, principal } = parsers[method].parse(params);
+        return policies.get(this.#find(sandboxId), principal);
+      }
+      case 'policy.set': {
+        const { sandboxId, principal, update } = parsers[method].parse(params);
+        // The schemas have checked both; their derived types have lost the names of literals.
+        return await policies.set(this.#find(sandboxId), principal, update as PolicyUpdate);
+      }
+      case 'policy.phase': {
+        const { sandboxId, principal, request } = parsers[method].parse(params);
+        return await policies.enter(this.#find(sandboxId), principal, request as PhaseRequest);
+      }
+    }
   }
 
   #status(): EdgeStatus {

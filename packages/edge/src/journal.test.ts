@@ -141,7 +141,7 @@ describe('the journal', () => {
 
   it('refuses a record that it cannot read instead of dropping it', () => {
     expect(() => decodeRecord('{')).toThrow('not JSON');
-    expect(() => decodeRecord(JSON.stringify({ ...record('sa'), version: 2 }))).toThrow('version');
+    expect(() => decodeRecord(JSON.stringify({ ...record('sa'), version: 3 }))).toThrow('version');
     expect(decodeRecord(encodeRecord(record('sa')))).toEqual(record('sa'));
   });
 

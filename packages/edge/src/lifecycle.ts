@@ -11,9 +11,10 @@ import { Cleanup } from './cleanup.ts';
 import type { IdempotencyIndex } from './idempotency.ts';
 import type { Journal } from './journal.ts';
 import type { Lifetimes } from './lifetimes.ts';
+import type { Uplinks } from './policy/uplinks.ts';
 import type { Registry } from './registry.ts';
 import type { Sandbox } from './sandbox.ts';
-import type { SandboxRecord } from './sandbox-record.ts';
+import { endedPolicy, type SandboxRecord } from './sandbox-record.ts';
 import { causeIn, isLive, transition, type Effect, type Exit, type SandboxEvent } from './sandbox-machine.ts';
 
 /** How long a stop waits until nothing is left; the cleanup goes on after that. */
@@ -33,6 +34,7 @@ export interface LifecycleParts {
   readonly idempotency: IdempotencyIndex;
   readonly ledger: Ledger;
   readonly lifetimes: Lifetimes;
+  readonly uplinks: Uplinks;
   readonly clock: Clock;
   readonly random: Random;
   readonly logger: Logger;
@@ -51,7 +53,7 @@ export class Lifecycle implements AsyncDisposable {
 
   constructor(parts: LifecycleParts) {
     this.parts = parts;
-    const { backend, clock, random, logger, signal } = parts;
+    const { backend, uplinks, clock, random, logger, signal } = parts;
     this.channels = new Channels({
       backend,
       clock,
@@ -61,6 +63,7 @@ export class Lifecycle implements AsyncDisposable {
     });
     this.#cleanup = new Cleanup({
       backend,
+      uplinks,
       clock,
       random,
       logger,
@@ -189,6 +192,7 @@ export class Lifecycle implements AsyncDisposable {
       endedAtMs: Math.max(record.createdAtMs, this.parts.clock.now()),
       layers: [],
       env: {},
+      policy: endedPolicy(record.policy),
       idempotency: hasRun ? record.idempotency : null,
     };
     sandbox.ended.open();
@@ -238,6 +242,8 @@ export class Lifecycle implements AsyncDisposable {
     const { registry, logger } = this.parts;
     sandbox.reservation?.release();
     sandbox.reservation = undefined;
+    sandbox.rules?.release();
+    sandbox.rules = undefined;
     sandbox.lifetime?.cancel();
     sandbox.lifetime = undefined;
     const { record } = sandbox;

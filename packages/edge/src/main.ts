@@ -4,7 +4,7 @@
  */
 import { readFile } from 'node:fs/promises';
 import { parseArgs } from 'node:util';
-import { ContainerBackend } from '@dsec/backends';
+import { ContainerBackend, NoNetwork } from '@dsec/backends';
 import { PlatformError } from '@dsec/contract';
 import { MergeThread } from '@dsec/environment';
 import { createLogger, dropPrivileges, loadConfig, SystemClock, SystemNetwork, SystemRandom } from '@dsec/kit';
@@ -48,6 +48,7 @@ try {
     layers: await layerPlaces(config.layers, { clock, random }),
     setsDirectory: config.sets.setsDirectory,
     merger,
+    sandboxNetwork: new NoNetwork('it runs no egress daemons'),
   });
   const edge = await Edge.start({ config, idKey, backend, journal, clock, random, network, logger });
   let isClosing = false;

@@ -6,14 +6,16 @@ import {
   limits,
   MetadataSchema,
   PlatformError,
+  PolicySchema,
   SandboxIdSchema,
   type Cause,
+  type Policy,
 } from '@dsec/contract';
 import { compileSchema } from '@dsec/kit';
 import { Type, type Static } from 'typebox';
 import { phases, type Phase } from './sandbox-machine.ts';
 
-export const RECORD_VERSION = 1;
+export const RECORD_VERSION = 2;
 
 const SandboxRecordSchema = Type.Object(
   {
@@ -43,7 +45,8 @@ const SandboxRecordSchema = Type.Object(
     hostname: Type.String(),
     /** Empty once it has ended: it may hold secrets. */
     env: EnvSchema,
-    networkRules: Type.Record(Type.String(), Type.Boolean()),
+    /** Without its rules once it has ended. */
+    policy: PolicySchema,
     metadata: MetadataSchema,
     idempotency: Type.Union([
       Type.Object(
@@ -63,14 +66,25 @@ const SandboxRecordSchema = Type.Object(
 );
 
 type Parsed = Static<typeof SandboxRecordSchema>;
-export type SandboxRecord = Readonly<Omit<Parsed, 'phase' | 'cause'> & { phase: Phase; cause: Cause | null }>;
+export type SandboxRecord = Readonly<
+  Omit<Parsed, 'phase' | 'cause' | 'policy'> & { phase: Phase; cause: Cause | null; policy: Policy }
+>;
 
 const parser = compileSchema(SandboxRecordSchema);
 
 export const encodeRecord = (record: SandboxRecord): string => JSON.stringify(record);
 
+/** What is kept of the policy of a sandbox that has ended: its rules may be many, and reach nothing any more. */
+export const endedPolicy = ({ profile, network, version, changedAtMs }: Policy): Policy => ({
+  profile,
+  network: { ...network, default: 'deny', rules: [] },
+  phase: null,
+  version,
+  changedAtMs,
+});
+
 /**
- * Upgrades what an older version wrote. There is one version; the next adds its step here.
+ * Upgrades what an older version wrote.
  * @throws PlatformError `internal` for a record of a newer version, or one that does not parse: nothing is dropped in silence
  */
 export function decodeRecord(text: string): SandboxRecord {
@@ -81,5 +95,19 @@ export function decodeRecord(text: string): SandboxRecord {
     throw new PlatformError('internal', 'a record of the journal is not JSON', { cause });
   }
   // The unions of literals lose their names in the derived type.
-  return parser.parse(value, { what: 'a record of the journal', code: 'internal' }) as SandboxRecord;
+  return parser.parse(upgraded(value), { what: 'a record of the journal', code: 'internal' }) as SandboxRecord;
+}
+
+/** Version 1 had the short form of a policy alone, and no service could be opened. */
+function upgraded(value: unknown): unknown {
+  if (typeof value !== 'object' || value === null || !('version' in value) || value.version !== 1) return value;
+  const { networkRules: services, createdAtMs, ...rest } = value as Record<string, unknown>;
+  const policy = {
+    profile: 'default',
+    network: { default: 'deny', rules: [], services, ipLiterals: true },
+    phase: null,
+    version: 1,
+    changedAtMs: createdAtMs,
+  };
+  return { ...rest, createdAtMs, policy, version: RECORD_VERSION };
 }

@@ -1,13 +1,17 @@
 /** One sandbox as the edge holds it: its record, its place in the machine, and what has to be given back at its end. */
-import { causeOf, PlatformError, type Cause, type SandboxInfo } from '@dsec/contract';
+import { causeOf, networkInForce, PlatformError, type Cause, type SandboxInfo } from '@dsec/contract';
 import type { Channel } from '@dsec/backends';
 import type { Reservation } from './admission.ts';
 import type { Creation } from './creation.ts';
 import type { DetachedExecs } from './detached-execs.ts';
 import { Latch } from './latch.ts';
 import type { Lifetime } from './lifetimes.ts';
+import type { RuleHold } from './policy/rule-budget.ts';
 import { causeIn, initialState, isFailure, isLive, isOver, publicState, type MachineState } from './sandbox-machine.ts';
 import type { SandboxRecord } from './sandbox-record.ts';
+
+/** What is known of the network device of a sandbox. */
+export type UplinkState = 'none' | 'open' | 'unknown';
 
 export class Sandbox {
   record: SandboxRecord;
@@ -18,6 +22,11 @@ export class Sandbox {
   recovery: Promise<void> | undefined;
   lifetime: Lifetime | undefined;
   reservation: Reservation | undefined;
+  /** What its policy holds of the rules of the node. */
+  rules: RuleHold | undefined;
+  uplink: UplinkState = 'none';
+  /** Its /etc/resolv.conf has the resolver of the node. */
+  isResolverNamed = false;
   detached: DetachedExecs | undefined;
   /** Streams that apiservers have open into it. */
   relayed = 0;
@@ -74,7 +83,8 @@ export class Sandbox {
       user: record.user,
       workdir: record.workdir,
       hostname: record.hostname,
-      networkRules: record.networkRules,
+      policy: { profile: record.policy.profile, phase: record.policy.phase, version: record.policy.version },
+      networkRules: { ...networkInForce(record.policy).services },
       metadata: record.metadata,
     };
   }

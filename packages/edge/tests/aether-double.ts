@@ -12,6 +12,8 @@ interface DoubleExec {
 export class AetherDouble {
   readonly #execs = new Map<string, DoubleExec>();
   readonly #connections = new Set<Connection>();
+  /** By path. */
+  readonly files = new Map<string, string>();
   readonly opened: { readonly method: string; readonly params: JsonObject }[] = [];
   #listener: Listener | undefined;
 
@@ -75,9 +77,33 @@ export class AetherDouble {
         return;
       case 'file.stat':
         return Promise.resolve({ path: params.path });
+      case 'file.write':
+        return this.#write(String(params.path), stream);
       default:
         throw new PlatformError('unknown_method', `the double has no ${method}`);
     }
+  }
+
+  async #write(path: string, stream: WireServerStream): Promise<object> {
+    const parts: Buffer[] = [];
+    for (;;) {
+      const next = await stream.next();
+      if (next.done === true || next.value.type === 'end') break;
+      if (next.value.type === 'data') parts.push(Buffer.from(next.value.bytes));
+    }
+    const bytes = Buffer.concat(parts);
+    this.files.set(path, bytes.toString());
+    return {
+      path,
+      name: path.split('/').at(-1) ?? '',
+      kind: 'file',
+      sizeBytes: bytes.length,
+      mode: 0o644,
+      uid: 0,
+      gid: 0,
+      mtimeMs: 1,
+      target: null,
+    };
   }
 
   #follow(execId: string, stream: WireServerStream): void {

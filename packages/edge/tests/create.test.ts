@@ -130,8 +130,8 @@ describe('a create', () => {
       details: { supported: ['container'] },
     });
     await expect(create(on.client, { request: { networkRules: { npm: false, pypi: true } } })).rejects.toMatchObject({
-      code: 'network_rules_unsupported',
-      details: { rule: 'pypi' },
+      code: 'network_unavailable',
+      details: { reason: 'it is the node of a test' },
     });
     expect((await create(on.client, { request: { networkRules: { npm: false } } })).networkRules).toEqual({
       npm: false,

@@ -1,7 +1,17 @@
 /** Records and requests for tests. */
-import type { CreateSandbox, EnvironmentImage } from '@dsec/contract';
+import type { CreateSandbox, EnvironmentImage, Policy } from '@dsec/contract';
 import type { CreateRequest } from '../src/creator.ts';
 import { RECORD_VERSION, type SandboxRecord } from '../src/sandbox-record.ts';
+
+/** The policy of a sandbox that nobody gave one. */
+export const aPolicy = (changes: Partial<Policy> = {}): Policy => ({
+  profile: 'default',
+  network: { default: 'deny', rules: [], services: {}, ipLiterals: true },
+  phase: null,
+  version: 1,
+  changedAtMs: 1,
+  ...changes,
+});
 
 export const aRecord = (sandboxId: string, changes: Partial<SandboxRecord> = {}): SandboxRecord => ({
   version: RECORD_VERSION,
@@ -25,7 +35,7 @@ export const aRecord = (sandboxId: string, changes: Partial<SandboxRecord> = {})
   workdir: '/',
   hostname: 'h',
   env: { PATH: '/bin', ODD: 'a\nb\'"$(id)' },
-  networkRules: {},
+  policy: aPolicy(),
   metadata: { 'a=b&c %/ü': '☕' },
   idempotency: null,
   ...changes,

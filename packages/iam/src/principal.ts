@@ -27,8 +27,10 @@ const reasons: Readonly<Record<Right, string>> = {
   admin: 'only the admin key of the installation may manage keys',
 };
 
+export const hasRight = (principal: Principal, right: Right): boolean => rank[principal.right] >= rank[right];
+
 /** @throws PlatformError `permission_denied` */
 export function requireRight(principal: Principal, right: Right): void {
-  if (rank[principal.right] >= rank[right]) return;
+  if (hasRight(principal, right)) return;
   throw new PlatformError('permission_denied', reasons[right], { details: { keyId: principal.keyId, right } });
 }

@@ -124,7 +124,7 @@ export class DSecClient implements AsyncDisposable {
 
   /**
    * Makes a container sandbox. Resolves when its first command would run at once.
-   * @throws PlatformError `environment_not_found`, `no_capacity`, `quota_exceeded`, `network_rules_unsupported`, `create_failed`,
+   * @throws PlatformError `environment_not_found`, `no_capacity`, `quota_exceeded`, `network_unavailable`, `service_unknown`, `create_failed`,
    * `idempotency_conflict`; `timeoutMs` is 120,000 unless given
    */
   async runContainer(args: ContainerRunArgs, options: RunOptions = {}): Promise<Sandbox> {

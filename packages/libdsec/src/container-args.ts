@@ -1,4 +1,4 @@
-import { PlatformError, type CreateSandbox } from '@dsec/contract';
+import { PlatformError, type CreateSandbox, type PolicyRequest } from '@dsec/contract';
 
 /** What a container sandbox is made of. Only `containerImage` is needed. */
 export interface ContainerRunArgs {
@@ -30,7 +30,12 @@ export interface ContainerRunArgs {
   readonly ttlRunningStop?: number;
   /** The sandbox is stopped this many seconds after its creation, whatever it does (1 to 604,800). @default 86_400 */
   readonly ttl?: number;
-  /** Mirror service → reachable. What is not named is closed. @default nothing is reachable */
+  /**
+   * What it may reach from its first command on, and what its processes may do.
+   * @default the profile `default`, and nothing is reachable
+   */
+  readonly policy?: PolicyRequest;
+  /** Short for `policy.network.services`: mirror service → reachable. What is not named is closed. @default nothing is reachable */
   readonly networkRules?: Readonly<Record<string, boolean>>;
   /** Who commands and file operations run as when they name no user: a name, a uid, `uid:gid` or `name:group`. @default that of the environment */
   readonly initUser?: string;
@@ -58,6 +63,7 @@ export function createRequest(args: ContainerRunArgs): CreateSandbox {
     pidsLimit,
     ttlRunningStop,
     ttl,
+    policy,
     networkRules,
     initUser,
     env,
@@ -80,6 +86,7 @@ export function createRequest(args: ContainerRunArgs): CreateSandbox {
     ...given('pids', pidsLimit),
     ...given('ttlRunningStopSeconds', ttlRunningStop),
     ...given('ttlSeconds', ttl),
+    ...given('policy', policy),
     ...given('networkRules', networkRules),
     ...given('user', initUser),
     ...given('env', env),

@@ -12,6 +12,14 @@ export {
   type FileEntry,
   type FileEvent,
   type KeyInfo,
+  type NetworkPolicy,
+  type NetworkPolicyRequest,
+  type NetworkRule,
+  type Policy,
+  type PolicyPhase,
+  type PolicyRequest,
+  type PolicyUpdate,
+  type ProfileName,
   type SandboxInfo,
   type SandboxState,
   type SessionInfo,
@@ -52,4 +60,5 @@ export type { EnvironmentFilter, EnvironmentList } from './environment-list.ts';
 export type { ListOptions, PagedList } from './paged-list.ts';
 export type { SandboxFilter, SandboxList } from './sandbox-list.ts';
 export type { Sandbox, SandboxProcess, TtlOptions } from './sandbox.ts';
+export type { PolicyChangeOptions, SandboxPolicy } from './sandbox-policy.ts';
 export type { PackOptions } from './pack.ts';

@@ -22,6 +22,7 @@ import { packSandbox, type PackOptions } from './pack.ts';
 import type { Platform } from './platform/platform.ts';
 import { Ports } from './ports.ts';
 import { parseSandbox } from './sandbox-answers.ts';
+import { SandboxPolicy } from './sandbox-policy.ts';
 
 const parseUsage = parserOf<typeof UsageSchema, Usage>(UsageSchema, 'usage of a sandbox');
 const ProcessesSchema = Type.Object({
@@ -73,6 +74,8 @@ export class Sandbox implements AsyncDisposable {
   readonly files: Files;
   /** Services that listen inside. */
   readonly ports: Ports;
+  /** What it may reach, and what its processes may do. */
+  readonly policy: SandboxPolicy;
   readonly #api: Api;
   readonly #commands: Commands;
   #isKept = false;
@@ -85,6 +88,7 @@ export class Sandbox implements AsyncDisposable {
     this.#commands = new Commands(api, info.sandboxId);
     this.files = new Files(api, info.sandboxId, platform);
     this.ports = new Ports(api, info.sandboxId, platform);
+    this.policy = new SandboxPolicy(api, info.sandboxId);
   }
 
   /**

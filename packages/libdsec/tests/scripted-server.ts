@@ -160,6 +160,7 @@ export const sandboxInfo: SandboxInfo = {
   user: 'root',
   workdir: '/',
   hostname: 's0001',
+  policy: { profile: 'default', phase: null, version: 1 },
   networkRules: {},
   metadata: {},
 };

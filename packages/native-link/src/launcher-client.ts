@@ -1,5 +1,5 @@
 /** The methods of the launcher (docs/wire.md); what comes back is checked. */
-import { PlatformError } from '@dsec/contract';
+import { PlatformError, type ProfileName } from '@dsec/contract';
 import { type Static, Type } from 'typebox';
 
 import { type Answer, answer, closed } from './answer.ts';
@@ -99,6 +99,8 @@ export interface SandboxCreateParams {
   readonly cpuMillis: number;
   readonly pids: number;
   readonly diskBytes: number;
+  /** What its processes may do. @default 'default' */
+  readonly profile?: ProfileName;
 }
 
 /** Sandboxes that end, as they do, until it is reset. */

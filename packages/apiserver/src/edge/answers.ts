@@ -5,10 +5,12 @@ import {
   FileEntrySchema,
   LayersInUseSchema,
   PlatformError,
+  PolicySchema,
   SandboxSchema,
   SessionSchema,
   UsageSchema,
   type FileEntry,
+  type Policy,
   type SandboxInfo,
 } from '@dsec/contract';
 import { compileSchema, type Parser } from '@dsec/kit';
@@ -106,6 +108,7 @@ function checkOf<S extends TSchema, T = Static<S>>(schema: S): Check<T> {
 
 export const checkSandbox = checkOf<typeof SandboxSchema, SandboxInfo>(SandboxSchema);
 export const checkSandboxPage = checkOf(SandboxPageSchema);
+export const checkPolicy = checkOf<typeof PolicySchema, Policy>(PolicySchema);
 export const checkUsage = checkOf(UsageSchema);
 export const checkLayersInUse = checkOf(LayersInUseSchema);
 export const checkCompositions = checkOf(CompositionPageSchema);

@@ -80,6 +80,13 @@ export class AetherChannel implements Channel {
     return execs.filter(({ state }) => state === 'running').map(({ execId }) => execId);
   }
 
+  async writeFile(path: string, bytes: Buffer, options: CallOptions = {}): Promise<void> {
+    const upload = this.#aether.fileWrite({ path, user: 'root' }, options);
+    await upload.write(bytes);
+    upload.end();
+    await upload.result;
+  }
+
   relay(near: WireServerStream, method: string, params: object, options: RelayOptions): Promise<RelayOutcome> {
     return relay(near, this.#wire.open(method, params), options);
   }

@@ -17,6 +17,7 @@ import type {
   SandboxChanges,
   SandboxSpec,
 } from '../backend.ts';
+import type { NetworkControl } from '../network-control.ts';
 import { AetherChannel } from './aether-channel.ts';
 import { ContainerChanges } from './container-changes.ts';
 import { exitOf, LauncherLink } from './launcher-link.ts';
@@ -41,6 +42,8 @@ export interface ContainerBackendOptions {
   /** Where sets of layers are kept; this process is the only one that writes there. */
   readonly setsDirectory: string;
   readonly merger: SetMerger;
+  /** What gives its sandboxes a network. */
+  readonly sandboxNetwork: NetworkControl;
 }
 
 export interface LayerPlaces {
@@ -55,6 +58,7 @@ export interface LayerPlaces {
 
 export class ContainerBackend implements Backend {
   readonly kind = 'container';
+  readonly network: NetworkControl;
   readonly #options: ContainerBackendOptions;
   readonly #launcher: LauncherLink;
   readonly #sets: LayerSets;
@@ -62,6 +66,7 @@ export class ContainerBackend implements Backend {
 
   constructor(options: ContainerBackendOptions) {
     this.#options = options;
+    this.network = options.sandboxNetwork;
     this.#launcher = new LauncherLink({ ...options, socket: options.launcherSocket });
     const { layers } = options;
     if (layers !== undefined) {
@@ -107,6 +112,8 @@ export class ContainerBackend implements Backend {
       cpuMillis: spec.cpuMillis,
       pids: spec.pids,
       diskBytes: spec.diskMib * BYTES_PER_MIB,
+      // The launcher's own default is the profile of this name.
+      ...(spec.profile === 'default' ? {} : { profile: spec.profile }),
     };
     const { socket } = await this.#make(params, options).catch((error: unknown) => {
       if (PlatformError.is(error) && error.details['layer'] !== undefined) this.#layers?.doubt(spec.layers);
@@ -150,8 +157,9 @@ export class ContainerBackend implements Backend {
     return { totalMib: Math.floor(diskTotalBytes / BYTES_PER_MIB), freeMib: Math.floor(diskFreeBytes / BYTES_PER_MIB) };
   }
 
-  [Symbol.asyncDispose](): Promise<void> {
-    return this.#launcher[Symbol.asyncDispose]();
+  async [Symbol.asyncDispose](): Promise<void> {
+    await this.network[Symbol.asyncDispose]();
+    await this.#launcher[Symbol.asyncDispose]();
   }
 
   /** A merge, too, holds up none that need nothing of it. */

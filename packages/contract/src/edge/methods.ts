@@ -7,6 +7,7 @@ import { Type, type Static } from 'typebox';
 import { limits } from '../limits.ts';
 import { DigestSchema, EnvironmentConfigSchema, EnvironmentImageSchema } from '../public/environment.ts';
 import { PackRequestSchema } from '../public/pack.ts';
+import { PhaseRequestSchema, PolicyUpdateSchema } from '../public/policy.ts';
 import {
   CreateSandboxSchema,
   EnvironmentNameSchema,
@@ -33,6 +34,16 @@ export const IdempotencySchema = Type.Object(
   },
   closed,
 );
+
+/** Who asks for the policy of a sandbox: its maker, or the key of a builder of its project. */
+const PolicyPrincipalSchema = Type.Object(
+  {
+    ...PrincipalSchema.properties,
+    isBuilder: Type.Boolean({ description: 'May change what others of the project have made.' }),
+  },
+  closed,
+);
+export type PolicyPrincipal = Static<typeof PolicyPrincipalSchema>;
 
 const SandboxParams = Type.Object({ sandboxId: SandboxIdSchema }, closed);
 
@@ -87,6 +98,18 @@ export const edgeParams = {
   ),
   /** ok SandboxInfo */
   'sandbox.patch': Type.Object({ sandboxId: SandboxIdSchema, patch: SandboxPatchSchema }, closed),
+  /** ok Policy */
+  'policy.get': Type.Object({ sandboxId: SandboxIdSchema, principal: PolicyPrincipalSchema }, closed),
+  /** ok Policy, when it is in force and durable */
+  'policy.set': Type.Object(
+    { sandboxId: SandboxIdSchema, principal: PolicyPrincipalSchema, update: PolicyUpdateSchema },
+    closed,
+  ),
+  /** ok Policy, when it is in force and durable */
+  'policy.phase': Type.Object(
+    { sandboxId: SandboxIdSchema, principal: PolicyPrincipalSchema, request: PhaseRequestSchema },
+    closed,
+  ),
   /** ok Usage */
   'sandbox.usage': SandboxParams,
   /** ok LayersInUse: of these layers, and how many live sandboxes run from the environment of this name */

@@ -2,6 +2,7 @@
 import { Type, type Static } from 'typebox';
 import { CauseSchema, type Cause } from '../cause.ts';
 import { limits } from '../limits.ts';
+import { PolicyRequestSchema, PolicySchema, ServiceRulesSchema, type Policy, type PolicyRequest } from './policy.ts';
 
 const closed = { additionalProperties: false } as const;
 
@@ -75,13 +76,11 @@ export const CreateSandboxSchema = Type.Object(
         description: 'Idle timeout. A running command, an open stream or pty counts as busy; polling does not.',
       }),
     ),
-    networkRules: Type.Optional(
-      Type.Record(Type.String({ pattern: '^[a-z0-9][a-z0-9_.-]{0,63}$' }), Type.Boolean(), {
-        maxProperties: 64,
-        additionalProperties: false,
-        description: 'Mirror service → reachable. What is not named is closed.',
-      }),
-    ),
+    policy: Type.Optional(PolicyRequestSchema),
+    networkRules: Type.Optional({
+      ...ServiceRulesSchema,
+      description: 'Short for `policy.network.services`: mirror service → reachable. What is not named is closed.',
+    }),
     user: Type.Optional(UserSchema),
     env: Type.Optional(EnvSchema),
     workdir: Type.Optional(PathSchema),
@@ -90,7 +89,8 @@ export const CreateSandboxSchema = Type.Object(
   },
   { ...closed, description: 'What a sandbox is made of.' },
 );
-export type CreateSandbox = Static<typeof CreateSandboxSchema>;
+/** The unions of literals of a policy lose their names in the derived type. */
+export type CreateSandbox = Omit<Static<typeof CreateSandboxSchema>, 'policy'> & { readonly policy?: PolicyRequest };
 
 export const sandboxStates = ['creating', 'running', 'stopping', 'stopped', 'failed'] as const;
 export type SandboxState = (typeof sandboxStates)[number];
@@ -118,15 +118,22 @@ export const SandboxSchema = Type.Object(
     user: Type.String(),
     workdir: Type.String(),
     hostname: Type.String(),
-    networkRules: Type.Record(Type.String(), Type.Boolean()),
+    policy: Type.Pick(PolicySchema, ['profile', 'phase', 'version'], {
+      ...closed,
+      description: 'Which policy is in force; its rules are shown by themselves.',
+    }),
+    networkRules: Type.Record(Type.String(), Type.Boolean(), {
+      description: 'The services that the policy in force names.',
+    }),
     metadata: Type.Record(Type.String(), Type.String()),
   },
   { ...closed, description: 'A sandbox. Environment variables are never shown: they may be secrets.' },
 );
 /** A sandbox as the API shows it. */
-export type SandboxInfo = Omit<Static<typeof SandboxSchema>, 'state' | 'cause'> & {
+export type SandboxInfo = Omit<Static<typeof SandboxSchema>, 'state' | 'cause' | 'policy'> & {
   readonly state: SandboxState;
   readonly cause: Cause | null;
+  readonly policy: Pick<Policy, 'profile' | 'phase' | 'version'>;
 };
 
 export const BulkCreateSchema = Type.Object(
@@ -136,7 +143,7 @@ export const BulkCreateSchema = Type.Object(
     description: 'Creates `count` like sandboxes. The answer is NDJSON, one BulkItem a line in the order of readiness.',
   },
 );
-export type BulkCreate = Static<typeof BulkCreateSchema>;
+export type BulkCreate = Omit<Static<typeof BulkCreateSchema>, 'template'> & { readonly template: CreateSandbox };
 
 export const SandboxPatchSchema = Type.Object(
   {

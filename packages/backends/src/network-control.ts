@@ -1,0 +1,53 @@
+/**
+ * What gives sandboxes of a node their network. A sandbox begins without any device; what is opened here gets one, under a policy that the kernel
+ * enforces on the host's side. The edge says which policy holds; nothing here decides, and nothing here outlasts what the kernel has.
+ */
+import type { NetworkPolicy } from '@dsec/contract';
+import type { StreamOptions } from '@dsec/native-link';
+
+export type NetworkOffer =
+  | {
+      readonly isOffered: true;
+      /** Names of the mirror services that the operator has defined; undefined as long as the node has not said. */
+      readonly services: readonly string[] | undefined;
+    }
+  /** `reason` is for people: what the node lacks. */
+  | { readonly isOffered: false; readonly reason: string };
+
+/** Where a sandbox stands on the node's network. */
+export interface Uplink {
+  /** Its own addresses. */
+  readonly address4: string;
+  readonly address6: string | undefined;
+  /** The one name server that answers it. */
+  readonly resolver: string;
+}
+
+export interface NetworkObserver {
+  /** The network answers from now on; comes again after each loss. Policies may have been lost with it: they are to be given again. */
+  onReady(): void;
+}
+
+export interface NetworkControl extends AsyncDisposable {
+  readonly offer: NetworkOffer;
+  /** Begins to connect, and goes on as often as the connection is lost, until disposed. */
+  start(observer: NetworkObserver): void;
+  /**
+   * Gives a live sandbox its uplink, with this policy in force before the first packet passes; one that has an uplink keeps it and gets the policy.
+   * @throws PlatformError `network_unavailable`, `sandbox_not_found`, `service_unknown`, `invalid_argument` for a policy that the node cannot keep,
+   *   `no_capacity`, `unavailable`, `timeout`, `connection_lost`; after the last three it may have happened
+   */
+  open(sandboxId: string, policy: NetworkPolicy, options?: StreamOptions): Promise<Uplink>;
+  /**
+   * Resolves when nothing of the policy before is in force any more, on open flows too. When it fails the one before stays in force.
+   * @throws PlatformError as `open`; `sandbox_not_found` without an uplink
+   */
+  change(sandboxId: string, policy: NetworkPolicy, options?: StreamOptions): Promise<void>;
+  /**
+   * Takes the uplink and the policy away; a sandbox that has none is no error, nor one that is gone.
+   * @throws PlatformError `network_unavailable`, `unavailable`, `timeout`, `connection_lost`
+   */
+  close(sandboxId: string, options?: StreamOptions): Promise<void>;
+  /** The sandboxes that have an uplink. @throws PlatformError `unavailable`, `timeout`, `connection_lost` */
+  list(options?: StreamOptions): Promise<readonly string[]>;
+}
