@@ -99,16 +99,16 @@ export const EdgeConfigSchema = Type.Object(
       default: 8,
       description: 'Sandboxes that are made at the same time.',
     }),
-    reconcileMs: Type.Integer({
-      minimum: 100,
-      default: 30_000,
-      description: 'How often the node is compared with the journal.',
-    }),
     countHalfLifeHours: Type.Integer({
       minimum: 1,
       maximum: 876_000,
       default: DEFAULT_HALF_LIFE_MS / HOUR_MS,
       description: 'How long a sandbox takes to count half as much among those that ran lately from the same names.',
+    }),
+    reconcileMs: Type.Integer({
+      minimum: 100,
+      default: 30_000,
+      description: 'How often the node is compared with the journal.',
     }),
   },
   { additionalProperties: false },

@@ -2,7 +2,7 @@
 import { mkdtemp, rm } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
-import { ContainerBackend, NoNetwork, type NetworkControl } from '@dsec/backends';
+import { ContainerBackend } from '@dsec/backends';
 import { SandboxIds, type BulkItem, type CreateSandbox, type SandboxInfo, type SandboxPage } from '@dsec/contract';
 import { MemoryLogger, SystemClock, SystemNetwork, SystemRandom, type Clock } from '@dsec/kit';
 import { WireClient, type StreamOptions, type WireStream } from '@dsec/native-link';
@@ -23,8 +23,6 @@ export interface EdgeFixtureOptions {
   /** Default: a real one. */
   readonly journal?: JournalSink;
   readonly config?: Partial<EdgeConfig>;
-  /** Default: none. */
-  readonly sandboxNetwork?: NetworkControl | undefined;
 }
 
 export const configFor = (options: EdgeFixtureOptions): EdgeConfig => ({
@@ -84,7 +82,6 @@ export class EdgeFixture implements AsyncDisposable {
       setsDirectory: config.sets.setsDirectory,
       // One layer is all that an edge in this process is asked for.
       merger: { ensure: () => Promise.reject(new Error('nothing is merged here')) },
-      sandboxNetwork: options.sandboxNetwork ?? new NoNetwork('it is the node of a test'),
     });
     const edge = await Edge.start({ config, idKey, backend, journal, clock, random, network, logger });
     return new EdgeFixture(edge, await connectTo(config.socket), logger);
@@ -102,7 +99,6 @@ export const connectTo = async (socket: string): Promise<WireClient> =>
 export interface CreateOptions extends StreamOptions {
   readonly request?: Partial<CreateSandbox>;
   readonly project?: string;
-  readonly keyId?: string;
   readonly key?: string;
   readonly fingerprint?: string;
   readonly layers?: readonly string[];
@@ -111,12 +107,11 @@ export interface CreateOptions extends StreamOptions {
 const createParams = ({
   request = {},
   project = 'p',
-  keyId = 'k',
   key,
   fingerprint = 'f',
   layers = anImage.layers,
 }: CreateOptions) => ({
-  principal: { keyId, project },
+  principal: { keyId: 'k', project },
   request: aRequest(request),
   image: { ...anImage, layers },
   ...(key === undefined ? {} : { idempotency: { key, fingerprint } }),

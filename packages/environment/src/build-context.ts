@@ -15,6 +15,8 @@ export interface BuildContext {
   readonly layersDirectory: string;
   /** Where is noted which layer was made from what, so that it is not made again (see `MadeLayers`). @default nothing is noted */
   readonly notesDirectory?: string | undefined;
+  /** Keeps layers that the build relies on from being removed before they have a name. @default nobody removes layers meanwhile */
+  readonly holds?: Pick<LayerHolds, 'hold'> | undefined;
   readonly clock: Clock;
   readonly random: Random;
   readonly signal?: AbortSignal | undefined;
@@ -24,5 +26,3 @@ export interface BuildContext {
 }
 
 export const DEFAULT_MAX_SIZE_BYTES = 64 * 2 ** 30;
-  /** Keeps layers that the build relies on from being removed before they have a name. @default nobody removes layers meanwhile */
-  readonly holds?: Pick<LayerHolds, 'hold'> | undefined;
