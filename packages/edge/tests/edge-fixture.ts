@@ -2,7 +2,7 @@
 import { mkdtemp, rm } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
-import { ContainerBackend } from '@dsec/backends';
+import { ContainerBackend, NoNetwork, type NetworkControl } from '@dsec/backends';
 import { SandboxIds, type BulkItem, type CreateSandbox, type SandboxInfo, type SandboxPage } from '@dsec/contract';
 import { MemoryLogger, SystemClock, SystemNetwork, SystemRandom, type Clock } from '@dsec/kit';
 import { WireClient, type StreamOptions, type WireStream } from '@dsec/native-link';
@@ -23,6 +23,8 @@ export interface EdgeFixtureOptions {
   /** Default: a real one. */
   readonly journal?: JournalSink;
   readonly config?: Partial<EdgeConfig>;
+  /** Default: none. */
+  readonly sandboxNetwork?: NetworkControl | undefined;
 }
 
 export const configFor = (options: EdgeFixtureOptions): EdgeConfig => ({
@@ -82,6 +84,7 @@ export class EdgeFixture implements AsyncDisposable {
       setsDirectory: config.sets.setsDirectory,
       // One layer is all that an edge in this process is asked for.
       merger: { ensure: () => Promise.reject(new Error('nothing is merged here')) },
+      sandboxNetwork: options.sandboxNetwork ?? new NoNetwork('it is the node of a test'),
     });
     const edge = await Edge.start({ config, idKey, backend, journal, clock, random, network, logger });
     return new EdgeFixture(edge, await connectTo(config.socket), logger);
@@ -99,6 +102,7 @@ export const connectTo = async (socket: string): Promise<WireClient> =>
 export interface CreateOptions extends StreamOptions {
   readonly request?: Partial<CreateSandbox>;
   readonly project?: string;
+  readonly keyId?: string;
   readonly key?: string;
   readonly fingerprint?: string;
   readonly layers?: readonly string[];
@@ -107,11 +111,12 @@ export interface CreateOptions extends StreamOptions {
 const createParams = ({
   request = {},
   project = 'p',
+  keyId = 'k',
   key,
   fingerprint = 'f',
   layers = anImage.layers,
 }: CreateOptions) => ({
-  principal: { keyId: 'k', project },
+  principal: { keyId, project },
   request: aRequest(request),
   image: { ...anImage, layers },
   ...(key === undefined ? {} : { idempotency: { key, fingerprint } }),
