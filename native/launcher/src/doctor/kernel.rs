@@ -7,7 +7,7 @@ use crate::cgroup;
 use crate::data_dir::open_host_directory;
 use crate::failure::errno_name;
 use crate::namespaces;
-use crate::sys::clone::{self, Fork, Process, Reaped};
+use crate::sys::clone::{self, Fork, Process};
 use crate::sys::{Errno, confinement, process};
 
 /// The first kernel on which everything used here is there.
@@ -26,13 +26,10 @@ pub fn explain(what: &'static str) -> impl Fn(Errno) -> String {
 /// Forks, does `work` there, and says how it ended: so that what a try changes ends with it.
 pub fn in_child(work: impl FnOnce() -> Result<(), Errno>) -> Result<(), String> {
     let process = spawn(work)?;
-    loop {
-        match clone::reap(process.pidfd.as_fd()) {
-            Reaped::Alive | Reaped::Zombie => std::thread::sleep(std::time::Duration::from_millis(1)),
-            Reaped::Ended(clone::Ending::Code(0)) => return Ok(()),
-            Reaped::Ended(clone::Ending::Code(number)) => return Err(errno_name(Errno::from_raw_os_error(number))),
-            Reaped::Ended(other) => return Err(format!("the trial process ended with {other:?}")),
-        }
+    match clone::wait(process.pidfd.as_fd()) {
+        clone::Ending::Code(0) => Ok(()),
+        clone::Ending::Code(number) => Err(errno_name(Errno::from_raw_os_error(number))),
+        other => Err(format!("the trial process ended with {other:?}")),
     }
 }
 
@@ -63,18 +60,18 @@ pub fn clone3() -> Outcome {
 }
 
 pub fn pidfd() -> Outcome {
-    let process = spawn(|| Ok(()))?;
-    let identity = clone::identity(&process.pidfd).map_err(explain("fstat"))?;
+    let (process, other) = (spawn(|| Ok(()))?, spawn(|| Ok(()))?);
+    let identities = [&process, &other].map(|process| clone::identity(&process.pidfd));
     let user = clone::user_namespace_of(&process.pidfd).map(|_| ());
-    while matches!(clone::reap(process.pidfd.as_fd()), Reaped::Alive) {
-        std::thread::sleep(std::time::Duration::from_millis(1));
-    }
+    clone::wait(process.pidfd.as_fd());
+    clone::wait(other.pidfd.as_fd());
     // A process that is over before it is asked has none; any other refusal counts.
     match user {
         Ok(()) | Err(Errno::SRCH) => {}
         Err(errno) => return Err(explain("PIDFD_GET_USER_NAMESPACE")(errno)),
     }
-    if identity <= u64::from(u32::MAX) && identity < 4 {
+    let [one, other] = identities;
+    if one.map_err(explain("fstat"))? == other.map_err(explain("fstat"))? {
         Err("pidfds are not distinct".into())
     } else {
         Ok("works".into())

@@ -210,6 +210,17 @@ pub fn reap(pidfd: BorrowedFd<'_>) -> Reaped {
     }
 }
 
+/// Waits for the end of a child of this process, and reaps it.
+pub fn wait(pidfd: BorrowedFd<'_>) -> Ending {
+    loop {
+        // Where a signal cuts it short, it is still alive.
+        let _ = rustix::event::poll(&mut [PollFd::from_borrowed_fd(pidfd, PollFlags::IN)], None);
+        if let Reaped::Ended(ending) = reap(pidfd) {
+            return ending;
+        }
+    }
+}
+
 fn adopted_ending(pidfd: BorrowedFd<'_>) -> Reaped {
     let mut poll = [PollFd::from_borrowed_fd(pidfd, PollFlags::IN)];
     if matches!(rustix::event::poll(&mut poll, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })), Ok(0)) {
@@ -254,12 +265,7 @@ mod tests {
             Fork::Child => crate::sys::process::exit_now(if is_root_of_its_group() { 0 } else { 1 }),
             Fork::Parent(process) => process,
         };
-        let ending = loop {
-            match reap(process.pidfd.as_fd()) {
-                Reaped::Ended(ending) => break ending,
-                Reaped::Alive | Reaped::Zombie => std::thread::yield_now(),
-            }
-        };
+        let ending = wait(process.pidfd.as_fd());
         std::fs::remove_dir(&path).expect("removed");
         assert_eq!(ending, Ending::Code(0));
     }
