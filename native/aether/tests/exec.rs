@@ -439,6 +439,7 @@ impl PidsCgroup {
 impl Drop for PidsCgroup {
     fn drop(&mut self) {
         let end = Instant::now() + Duration::from_secs(5);
+        // It is busy until its last process is gone, which version 1 tells by no event.
         while std::fs::remove_dir(&self.0).is_err() && Instant::now() < end {
             std::thread::sleep(Duration::from_millis(5));
         }

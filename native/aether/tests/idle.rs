@@ -56,6 +56,7 @@ fn an_idle_aether_has_under_300_kib_of_its_own_and_never_wakes() {
         sums.iter().all(|&kib| kib < MAX_TIDY_KIB).then_some(sums)
     });
     println!("private KiB when idle: {tidied:?}");
+    // That it sleeps shows in nothing but time that passes: longer than the quiet second, twice, for what was still under way.
     std::thread::sleep(Duration::from_millis(1_500));
     let before = pids.map(switches);
     std::thread::sleep(Duration::from_millis(1_500));
@@ -113,7 +114,11 @@ fn eight_connections_are_served_and_a_ninth_waits_for_one_to_go() {
     }
     let mut ninth = sandbox.connect();
     let stream = ninth.open("info", json!({}));
-    assert!(!ninth.pump(std::time::Instant::now() + Duration::from_millis(100)));
+    // One that is answered later than it was asked: it has been round all its connections, and the ninth is none of them.
+    for conn in &mut conns {
+        conn.ok("info", json!({}));
+    }
+    assert!(!ninth.pump(std::time::Instant::now()));
     conns.pop();
     assert!(ninth.wait(stream).ok()["version"].is_string());
 }

@@ -144,6 +144,7 @@ impl DataDir {
     /// which is gone was just making still holds it for an instant.
     pub fn lock(&self) -> std::result::Result<OwnedFd, String> {
         const TRIES: u32 = 100;
+        // A wait for the lock would have no limit of time.
         const PAUSE: Duration = Duration::from_millis(20);
         let failed = |errno| format!("run/launcher.lock: {}", errno_name(errno));
         let flags = OFlags::RDWR | OFlags::CREATE | OFlags::NOFOLLOW | OFlags::CLOEXEC;

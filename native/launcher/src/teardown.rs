@@ -20,6 +20,7 @@ use crate::volume::Volume;
 
 /// Processes that do not end in this time are stuck in the kernel.
 const PATIENCE: Duration = Duration::from_secs(60);
+/// Between two tries. Groups, subvolumes and mounts are busy until the kernel is through with what was in them, and most of that is told by no event.
 const PAUSE: Duration = Duration::from_millis(5);
 
 /// Fails while a launcher runs on the directory.

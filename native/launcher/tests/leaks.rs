@@ -48,6 +48,7 @@ fn settle_groups(node: &Node) {
         let synced =
             std::process::Command::new("btrfs").args(["filesystem", "sync"]).arg(node.data.join("volume")).output();
         assert!(synced.expect("btrfs").status.success());
+        // Between two commits of the volume: what it has freed is told by nothing.
         std::thread::sleep(std::time::Duration::from_millis(100));
         Census::of(node).quota_groups() == 1 + node.setup.blanks as usize
     });

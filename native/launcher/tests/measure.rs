@@ -63,6 +63,7 @@ fn burst(node: &Node, client: &mut TestClient) -> Value {
         client.wait(stream).expect("created");
     }
     let creates = rate(start);
+    // What the kernel frees a grace period later is not to count; nothing tells when that is over.
     std::thread::sleep(Duration::from_millis(500));
     let each = (before - available_kib()) / BURST as i64;
     let start = Instant::now();

@@ -25,7 +25,10 @@ const BACKLOG: i32 = 64;
 const PATIENCE: Duration = Duration::from_secs(5);
 /// How long a family may take to answer somebody who wants its group.
 const TAKE_WAIT: Duration = Duration::from_secs(30);
+/// Between two tries to take over. A wait for a lock of bytes has no limit of time, and which of the locks comes free says how to go on.
 const PAUSE: Duration = Duration::from_millis(20);
+/// Between two looks at whether the one before has ended: as above.
+const SUCCEED_PAUSE: Duration = Duration::from_millis(2);
 const ASK: &[u8] = b"take 1";
 const HAVE: &[u8] = b"have 1";
 const COPY: &[u8] = b"copy 1";
@@ -122,7 +125,7 @@ fn succeed(roles: &Roles) -> Result<bool> {
         if roles.try_take(Role::Holder)? {
             return Ok(true);
         }
-        std::thread::sleep(Duration::from_millis(2));
+        std::thread::sleep(SUCCEED_PAUSE);
     }
     Ok(false)
 }

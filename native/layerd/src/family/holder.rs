@@ -19,12 +19,14 @@ use crate::source::account::VARIABLES;
 use crate::sys::{Errno, Result, process};
 use daemon::log::{Level, Log};
 
-/// A child that ends sooner than this is started again only after it.
+/// A child that ends sooner than this is started again only after it: the time between starts is the point, there is nothing to wait for.
 const SHORTEST_LIFE: Duration = Duration::from_millis(100);
 /// Between two looks at whether anything is open.
 const IDLE_PERIOD: Timespec = Timespec { tv_sec: 1, tv_nsec: 0 };
+/// Between two kills of whoever has a role: others may take it meanwhile, and only the lock says when nobody has.
 const KILL_PAUSE: Duration = Duration::from_millis(2);
-/// An event is noted some microseconds after it has been read.
+/// An event is noted some microseconds after it has been read, and a process stops some after it is told to. Nothing tells of either: a stop is told
+/// to the parent, which need not be this process.
 const SETTLE_PAUSE: Duration = Duration::from_millis(1);
 const SETTLE_TRIES: u32 = 50;
 const STOP_TRIES: u32 = 100;

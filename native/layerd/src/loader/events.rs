@@ -21,6 +21,8 @@ use daemon::log::Level;
 
 /// What an event may take beyond the time that the store has.
 pub const MARGIN: Duration = Duration::from_secs(5);
+/// After an event could not be read, for want of memory or descriptors: the group stays readable, so that nothing tells when there is more. Also the most
+/// that a wait for progress takes.
 const PAUSE: Duration = Duration::from_millis(100);
 
 impl Loader {

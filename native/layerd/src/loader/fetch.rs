@@ -29,6 +29,7 @@ const ROOM_TRIES: u32 = 20;
 const FULL_TRIES: u32 = 2;
 /// What each asks for.
 const ROOM_BYTES: u64 = 4 * CHUNK_BYTES;
+/// Between two passes that gave no room. No event tells of room on a volume.
 const ROOM_PAUSE: Duration = Duration::from_millis(50);
 
 /// Why a chunk was not filled.

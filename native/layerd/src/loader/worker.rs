@@ -26,7 +26,7 @@ use crate::sys::fanotify::Event;
 use crate::sys::{Errno, process};
 use daemon::log::{Level, Log};
 
-/// Between two tries to see to it that there is a holder.
+/// Between two tries to see to it that there is a holder, so that one which ends at once is not started without a break.
 const HOLDER_PAUSE: Duration = Duration::from_millis(50);
 
 /// Never returns but on failure.

@@ -20,6 +20,7 @@ const MAX_CONNECTIONS: usize = 64;
 const ANSWER_WAIT: Duration = Duration::from_secs(10);
 /// Between two questions.
 const IDLE_WAIT: Duration = Duration::from_secs(60);
+/// Between two tries to listen: nothing tells when an address or descriptors come free.
 const LISTEN_PAUSE: Duration = Duration::from_secs(1);
 
 /// Serves for ever.
