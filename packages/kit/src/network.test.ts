@@ -4,6 +4,7 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 import { SystemClock } from './clock.ts';
+import type { Peer } from './datagrams.ts';
 import { MemoryNetwork, SystemNetwork, type Connection, type Network } from './network.ts';
 import { run } from './spawn.ts';
 
@@ -88,6 +89,67 @@ describe.each(networks)('%s', (name, make) => {
     while (written < 100 && connection.write(Buffer.alloc(1_000_000))) written++;
     expect(written).toBeLessThan(100);
     connection.destroy();
+  });
+
+  test('says where a TCP connection comes from', async () => {
+    const network = make();
+    const from = Promise.withResolvers<Peer | undefined>();
+    await using listener = await network.listenTcp('127.0.0.1', 0, (_connection, peer) => from.resolve(peer));
+    const connection = await network.connectTcp('127.0.0.1', listener.port);
+    expect(await from.promise).toEqual({ address: '127.0.0.1', port: expect.any(Number) as number });
+    connection.destroy();
+  });
+
+  test('carries datagrams both ways between two sockets', async () => {
+    const network = make();
+    const server = await network.bindUdp('127.0.0.1', 0, (bytes, from) => void server.send(bytes, from));
+    const answer = Promise.withResolvers<string>();
+    const peer = { address: '127.0.0.1', port: server.port };
+    await using client = await network.bindUdp('127.0.0.1', 0, (bytes) => answer.resolve(bytes.toString()), { peer });
+    expect(client.send(Buffer.from('hello'))).toBe(true);
+    expect(await answer.promise).toBe('hello');
+    await server.close();
+    await server.close();
+    expect(server.send(Buffer.from('late'), peer)).toBe(false);
+  });
+
+  test('a datagram socket with a peer hears nobody else', async () => {
+    const network = make();
+    const heard: string[] = [];
+    const done = Promise.withResolvers<undefined>();
+    await using peer = await network.bindUdp('127.0.0.1', 0, () => undefined);
+    await using stranger = await network.bindUdp('127.0.0.1', 0, () => undefined);
+    const onDatagram = (bytes: Buffer): void => {
+      heard.push(bytes.toString());
+      done.resolve(undefined);
+    };
+    await using socket = await network.bindUdp('127.0.0.1', 0, onDatagram, {
+      peer: { address: '127.0.0.1', port: peer.port },
+    });
+    const to = { address: '127.0.0.1', port: socket.port };
+    stranger.send(Buffer.from('forged'), to);
+    peer.send(Buffer.from('true'), to);
+    await done.promise;
+    expect(heard).toEqual(['true']);
+  });
+
+  test('a datagram to nobody is told where there is a peer', async () => {
+    const network = make();
+    const gone = await network.bindUdp('127.0.0.1', 0, () => undefined);
+    const peer = { address: '127.0.0.1', port: gone.port };
+    await gone.close();
+    const told = Promise.withResolvers<Error>();
+    await using socket = await network.bindUdp('127.0.0.1', 0, () => undefined, { peer, onError: told.resolve });
+    socket.send(Buffer.from('hello'));
+    expect(await told.promise).toMatchObject({ code: 'ECONNREFUSED' });
+  });
+
+  test('an address that is taken for datagrams is refused', async () => {
+    const network = make();
+    await using first = await network.bindUdp('127.0.0.1', 0, () => undefined);
+    await expect(network.bindUdp('127.0.0.1', first.port, () => undefined)).rejects.toMatchObject({
+      code: 'EADDRINUSE',
+    });
   });
 
   test('does not connect when its signal has aborted', async () => {

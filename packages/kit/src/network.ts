@@ -4,6 +4,14 @@ import net from 'node:net';
 import { Duplex } from 'node:stream';
 import { PlatformError } from '@dsec/contract';
 import { abortError } from './abort.ts';
+import {
+  bindDatagrams,
+  MemoryDatagrams,
+  type DatagramOptions,
+  type DatagramSocket,
+  type OnDatagram,
+  type Peer,
+} from './datagrams.ts';
 
 /** An ordered, reliable stream of bytes, both ways. Whoever holds it handles its `error` event. */
 export type Connection = Duplex;
@@ -19,7 +27,8 @@ export interface Listener extends AsyncDisposable {
   close(): Promise<void>;
 }
 
-export type OnConnection = (connection: Connection) => void;
+/** `from` is where a TCP connection comes from; absent of a unix socket, and when the other side is gone already. */
+export type OnConnection = (connection: Connection, from?: Peer) => void;
 
 /** The only way to other processes. */
 export interface Network {
@@ -31,6 +40,8 @@ export interface Network {
   connectTcp(host: string, port: number, options?: ConnectOptions): Promise<Connection>;
   /** Port 0 takes a free one. */
   listenTcp(host: string, port: number, onConnection: OnConnection): Promise<Listener>;
+  /** A socket for datagrams at an address of this machine. Port 0 takes a free one, which nobody can foretell. */
+  bindUdp(host: string, port: number, onDatagram: OnDatagram, options?: DatagramOptions): Promise<DatagramSocket>;
 }
 
 /** The sockets of the machine. */
@@ -63,6 +74,10 @@ export class SystemNetwork implements Network {
 
   listenTcp(host: string, port: number, onConnection: OnConnection): Promise<Listener> {
     return listen({ host, port }, onConnection);
+  }
+
+  bindUdp(host: string, port: number, onDatagram: OnDatagram, options: DatagramOptions = {}): Promise<DatagramSocket> {
+    return bindDatagrams(host, port, onDatagram, options);
   }
 }
 
@@ -103,7 +118,7 @@ function listen(options: net.ListenOptions, onConnection: OnConnection): Promise
     open.add(socket);
     socket.on('error', ignore);
     socket.once('close', () => open.delete(socket));
-    onConnection(socket);
+    onConnection(socket, peerOf(socket));
   });
   let closing: Promise<void> | undefined;
   const close = (): Promise<void> => {
@@ -123,6 +138,11 @@ function listen(options: net.ListenOptions, onConnection: OnConnection): Promise
     });
   });
 }
+
+const peerOf = ({ remoteAddress, remotePort }: net.Socket): Peer | undefined =>
+  remoteAddress === undefined || remotePort === undefined
+    ? undefined
+    : { address: remoteAddress.replace(/^::ffff:(?=[0-9.]+$)/, ''), port: remotePort };
 
 /** One half of a connection in memory. */
 class MemoryConnection extends Duplex {
@@ -191,6 +211,7 @@ const FIRST_MEMORY_PORT = 40_000;
 /** Sockets that exist in this object only. */
 export class MemoryNetwork implements Network {
   readonly #listeners = new Map<string, MemoryListener>();
+  readonly #datagrams = new MemoryDatagrams();
   #nextPort = FIRST_MEMORY_PORT;
 
   connectUnix(path: string, options: ConnectOptions = {}): Promise<Connection> {
@@ -198,7 +219,8 @@ export class MemoryNetwork implements Network {
   }
 
   connectTcp(host: string, port: number, options: ConnectOptions = {}): Promise<Connection> {
-    return this.#connect(`tcp:${host}:${port}`, options.signal);
+    const from = { address: host, port: this.#nextPort++ };
+    return this.#connect(`tcp:${host}:${port}`, options.signal, from);
   }
 
   listenUnix(path: string, onConnection: OnConnection): Promise<Listener> {
@@ -210,12 +232,16 @@ export class MemoryNetwork implements Network {
     return this.#listen(`tcp:${host}:${taken}`, taken, onConnection);
   }
 
+  bindUdp(host: string, port: number, onDatagram: OnDatagram, options: DatagramOptions = {}): Promise<DatagramSocket> {
+    return this.#datagrams.bind(host, port, onDatagram, options);
+  }
+
   /** Every connection breaks at once, as when a machine dies; listeners stay. */
   breakAll(): void {
     for (const { open } of this.#listeners.values()) for (const connection of open) connection.destroy();
   }
 
-  async #connect(key: string, signal: AbortSignal | undefined): Promise<Connection> {
+  async #connect(key: string, signal: AbortSignal | undefined, from?: Peer): Promise<Connection> {
     await new Promise((resolve) => setImmediate(resolve));
     if (signal?.aborted === true) throw abortError(signal);
     const listener = this.#listeners.get(key);
@@ -224,7 +250,7 @@ export class MemoryNetwork implements Network {
     const [client, server] = connectionPair();
     listener.open.add(server);
     server.once('close', () => listener.open.delete(server));
-    listener.onConnection(server);
+    listener.onConnection(server, from);
     return client;
   }
 
