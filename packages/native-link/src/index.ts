@@ -7,6 +7,19 @@ export {
 } from './aether-client.ts';
 export type { AetherInfo, ExecStarted, OutputGap, ProcessInfo, WatchEvent, WatchMessage } from './aether-answers.ts';
 export {
+  type Denial,
+  EgressClient,
+  type EgressCounters,
+  EgressEvents,
+  type EgressInfo,
+  type EgressPin,
+  type EgressPolicy,
+  type EgressRange,
+  type ListedUplink,
+  type PolicySet,
+  type Uplink,
+} from './egress-client.ts';
+export {
   Download,
   type ExecItem,
   ExecStream,

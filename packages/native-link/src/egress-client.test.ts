@@ -1,0 +1,93 @@
+import { PlatformError } from '@dsec/contract';
+import { expect, test } from 'vitest';
+
+import { link } from '../tests/link.ts';
+import { EgressClient, type EgressPin, type EgressPolicy } from './egress-client.ts';
+
+const pin: EgressPin = { address: '192.0.2.1', name: 'a.test', ttlMs: 1000, ranges: [['tcp', 443, 443, true]] };
+const policy: EgressPolicy = {
+  flags: { resolver: true, services: false, names: true, public: false },
+  rules: [{ cidr: '192.0.2.0/24', ranges: [['udp', 1, 65_535, false]] }],
+  pins: [pin],
+  names: [{ pattern: '*.a.test', ports: [['tcp', 80, 80, true]] }],
+};
+
+const uplink = { interface: 'dsec0.1', address4: '198.18.0.3', address6: 'fd5d::3', generation: 4 };
+
+const codeOf = (promise: Promise<unknown>): Promise<unknown> =>
+  promise.then(
+    () => 'no error',
+    (error: unknown) => (PlatformError.is(error) ? error.code : error),
+  );
+
+test('every method is asked as the protocol has it', async () => {
+  const asked: unknown[] = [];
+  const answers: Readonly<Record<string, unknown>> = {
+    'node.info': {
+      version: '0.1.0',
+      network4: '198.18.0.0/20',
+      network6: 'fd5d::/108',
+      address4: '198.18.0.1',
+      address6: 'fd5d::1',
+      dnsPort: 53,
+      servicePorts: [80, 80],
+      mtu: 1500,
+      sandboxes: 2,
+      maxSandboxes: 4096,
+      more: 'for people',
+    },
+    'uplink.open': uplink,
+    'uplink.list': { uplinks: [{ id: 's1', ...uplink }] },
+    'pins.add': { pins: 3 },
+    'policy.set': { generation: 5, micros: 120 },
+    counters: { sentPackets: 1, sentBytes: 2, receivedPackets: 3, receivedBytes: 4, denied: { rule: 5 } },
+  };
+  await using pair = await link(async (method, params) => {
+    asked.push([method, params]);
+    return answers[method] ?? {};
+  });
+  const client = new EgressClient(pair.client);
+  expect((await client.nodeInfo()).sandboxes).toBe(2);
+  expect((await client.uplinkOpen('s1')).address4).toBe('198.18.0.3');
+  expect(await client.uplinkList()).toEqual([{ id: 's1', ...uplink }]);
+  expect(await client.policySet('s1', policy)).toEqual({ generation: 5, micros: 120 });
+  expect(await client.pinsAdd('s1', 5, [pin])).toBe(3);
+  expect((await client.counters('s1')).denied).toEqual({ rule: 5 });
+  await client.uplinkClose('s1');
+  expect(asked).toEqual([
+    ['node.info', {}],
+    ['uplink.open', { id: 's1' }],
+    ['uplink.list', {}],
+    ['policy.set', { id: 's1', ...policy }],
+    ['pins.add', { id: 's1', generation: 5, pins: [pin] }],
+    ['counters', { id: 's1' }],
+    ['uplink.close', { id: 's1' }],
+  ]);
+});
+
+test('what does not match is a protocol error; errors of egressd are its own', async () => {
+  await using pair = await link(async (method) => {
+    if (method === 'uplink.open') return { ...uplink, interface: 'a name that no device has' };
+    if (method === 'policy.set') return { generation: -1, micros: 0 };
+    throw new PlatformError('policy_stale', 'The policy has changed.', { details: { version: 6 } });
+  });
+  const client = new EgressClient(pair.client);
+  expect(await codeOf(client.uplinkOpen('s1'))).toBe('protocol_error');
+  expect(await codeOf(client.policySet('s1', policy))).toBe('protocol_error');
+  expect(await codeOf(client.pinsAdd('s1', 5, [pin]))).toBe('policy_stale');
+});
+
+test('denials come as they happen, until they are reset', async () => {
+  const sending = Promise.withResolvers<undefined>();
+  await using pair = await link(async (_method, _params, stream) => {
+    const denied = { id: 's1', reason: 'rule', protocol: 'tcp', address: '192.0.2.9', port: 22, count: 3 };
+    await stream.message({ denied });
+    stream.signal.addEventListener('abort', () => sending.resolve(undefined));
+    await sending.promise;
+  });
+  const events = new EgressClient(pair.client).events();
+  expect((await events.next()).value).toMatchObject({ id: 's1', reason: 'rule', port: 22, count: 3 });
+  events.reset();
+  await sending.promise;
+  expect(await codeOf(events.next())).toBe('cancelled');
+});
