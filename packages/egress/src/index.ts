@@ -1,0 +1,1 @@
+export { compilePolicy, type CompiledPolicy, type CompileOptions, type PolicyFlags } from './policy/compile.ts';
