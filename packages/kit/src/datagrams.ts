@@ -15,9 +15,9 @@ export type OnDatagram = (bytes: Buffer, from: Peer) => void;
 export interface DatagramOptions {
   /** The only one that is sent to and heard; absent: everybody. */
   readonly peer?: Peer;
-  /**
-   * That nobody listens at the peer, where its machine says so; the socket stays open.
-   */
+  /** Bytes that may wait to be read, as far as the kernel allows as much. Default: the kernel's. */
+  readonly receiveBytes?: number;
+  /** That nobody listens at the peer, where its machine says so; the socket stays open. */
   readonly onError?: (error: Error) => void;
 }
 
@@ -39,8 +39,11 @@ export function bindDatagrams(
   onDatagram: OnDatagram,
   options: DatagramOptions,
 ): Promise<DatagramSocket> {
-  const socket = dgram.createSocket(isIPv6(host) ? { type: 'udp6', ipv6Only: true } : { type: 'udp4' });
-  const { peer } = options;
+  const { peer, receiveBytes } = options;
+  const socket = dgram.createSocket({
+    ...(isIPv6(host) ? { type: 'udp6', ipv6Only: true } : { type: 'udp4' }),
+    ...(receiveBytes === undefined ? {} : { recvBufferSize: receiveBytes }),
+  });
   const state = { isOpen: true };
   const close = async (): Promise<void> => {
     if (!state.isOpen) return;
