@@ -1,0 +1,142 @@
+/** The sandboxes of the node by id and by address. A change of policy is in force in the kernel before it is here, and pins that still hold go with it. */
+import { PlatformError, type NetworkPolicy, type Prefix } from '@dsec/contract';
+import type { Clock } from '@dsec/kit';
+import { MAX_SANDBOXES } from './dns/bounds.ts';
+import type { Pin } from './pin-sink.ts';
+import { mayAnswer } from './policy/answer-filter.ts';
+import { compilePolicy, type CompiledPolicy } from './policy/compile.ts';
+import { inForce, parseAddresses, SandboxNetwork, type SandboxAddresses } from './sandbox-network.ts';
+
+/** What of a policy is written into the kernel at once. */
+export interface KernelPolicy {
+  readonly compiled: CompiledPolicy;
+  /** Open already under the policy before, and still allowed. */
+  readonly pins: readonly Pin[];
+}
+
+/** The way to the kernel: it makes devices, and puts policies and pins in force. */
+export interface PolicySink {
+  /** Gives a live sandbox a device, closed until a policy is set, and tells its addresses. Idempotent. @throws PlatformError `sandbox_not_found` */
+  open(sandbox: string): Promise<SandboxAddresses>;
+  /** Replaces the policy of a sandbox and gives the generation under which it is in force. @throws PlatformError `sandbox_not_found` without a device */
+  set(sandbox: string, policy: KernelPolicy): Promise<number>;
+  /** Takes the device away. Idempotent. */
+  close(sandbox: string): Promise<void>;
+  /** The sandboxes that have a device. */
+  list(): Promise<readonly string[]>;
+}
+
+export interface SandboxesOptions {
+  readonly sink: PolicySink;
+  readonly clock: Clock;
+  /** Names of the mirror services that the operator has defined. */
+  readonly services: ReadonlySet<string>;
+  readonly nodeNetworks: readonly Prefix[];
+}
+
+export interface PolicyChange {
+  readonly sandbox: string;
+  /** Complete. */
+  readonly policy: NetworkPolicy;
+  /** The sandbox must have its device already. */
+  readonly mustExist: boolean;
+}
+
+export class Sandboxes {
+  readonly #options: SandboxesOptions;
+  readonly #byId = new Map<string, SandboxNetwork>();
+  readonly #byAddress = new Map<string, SandboxNetwork>();
+  /** What is done to one sandbox is done one after the other. */
+  readonly #busy = new Map<string, Promise<unknown>>();
+
+  constructor(options: SandboxesOptions) {
+    this.#options = options;
+  }
+
+  get size(): number {
+    return this.#byId.size;
+  }
+
+  /** Whose packets come from there: the kernel lets none through from an address that is not the sandbox's own. */
+  at(address: string): SandboxNetwork | undefined {
+    return this.#byAddress.get(address);
+  }
+
+  /**
+   * Puts a policy in force: when this resolves it holds in the kernel and for names. When it fails the one before holds.
+   * @throws PlatformError as `compilePolicy`; `sandbox_not_found`, `too_many_requests`; what the sink throws
+   */
+  set(change: PolicyChange): Promise<SandboxNetwork> {
+    return this.#inTurn(change.sandbox, () => this.#set(change));
+  }
+
+  /** Takes the device of a sandbox away and forgets it. Unknown is no error. */
+  remove(id: string): Promise<void> {
+    return this.#inTurn(id, async () => {
+      await this.#options.sink.close(id);
+      this.#forget(this.#byId.get(id));
+    });
+  }
+
+  /** The sandboxes that have a device, whether their policy is here or not. */
+  list(): Promise<readonly string[]> {
+    return this.#options.sink.list();
+  }
+
+  async #set({ sandbox: id, policy, mustExist }: PolicyChange): Promise<SandboxNetwork> {
+    const { sink, services, nodeNetworks } = this.#options;
+    const compiled = compilePolicy(policy, { services });
+    if (mustExist && !this.#byId.has(id) && !(await sink.list()).includes(id)) {
+      throw new PlatformError('sandbox_not_found', `the sandbox ${id} has no network`, { details: { sandboxId: id } });
+    }
+    const known = this.#known(id, parseAddresses(await sink.open(id)));
+    const next = inForce(policy, compiled, { generation: 0, nodeNetworks });
+    using _lock = await known.lock.acquire();
+    const carried = known.pins.carried((name, address) =>
+      mayAnswer(address, next.filter) ? next.table.match(name)?.ports : undefined,
+    );
+    const generation = await sink.set(id, { compiled, pins: carried.pins });
+    known.inForce = { ...next, generation };
+    known.pins = carried.next;
+    return known;
+  }
+
+  /** Whoever had these addresses before has them no more: who gives them out knows. */
+  #known(id: string, addresses: SandboxAddresses): SandboxNetwork {
+    const known = this.#byId.get(id);
+    const all = addressesOf(addresses);
+    if (known !== undefined && all.every((address) => this.#byAddress.get(address) === known)) return known;
+    this.#forget(known);
+    for (const address of all) this.#forget(this.#byAddress.get(address));
+    if (this.#byId.size >= MAX_SANDBOXES) {
+      throw new PlatformError('too_many_requests', `a resolver knows at most ${MAX_SANDBOXES} sandboxes`);
+    }
+    const sandbox = new SandboxNetwork(id, addresses, this.#options.clock);
+    this.#byId.set(id, sandbox);
+    for (const address of all) this.#byAddress.set(address, sandbox);
+    return sandbox;
+  }
+
+  #forget(sandbox: SandboxNetwork | undefined): void {
+    if (sandbox === undefined) return;
+    if (this.#byId.get(sandbox.id) === sandbox) this.#byId.delete(sandbox.id);
+    for (const address of addressesOf(sandbox.addresses)) {
+      if (this.#byAddress.get(address) === sandbox) this.#byAddress.delete(address);
+    }
+  }
+
+  async #inTurn<T>(id: string, work: () => Promise<T>): Promise<T> {
+    const before = this.#busy.get(id) ?? Promise.resolve();
+    const done = before.then(work);
+    const settled = done.catch(() => undefined);
+    this.#busy.set(id, settled);
+    try {
+      return await done;
+    } finally {
+      if (this.#busy.get(id) === settled) this.#busy.delete(id);
+    }
+  }
+}
+
+const addressesOf = ({ address4, address6 }: SandboxAddresses): readonly string[] =>
+  [address4, address6].filter((address) => address !== undefined);
