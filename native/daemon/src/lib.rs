@@ -2,6 +2,7 @@
 
 pub mod failure;
 pub mod given;
+pub mod link;
 pub mod log;
 pub mod socket;
 

@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
 
-use rustix::net::{RecvFlags, SendFlags};
+use daemon::link::{self, Over};
 use serde_json::{Value, json};
 use wire::SendError;
 use wire::server::{Limits, READ_SIZE, Server};
@@ -11,7 +11,6 @@ use wire::server::{Limits, READ_SIZE, Server};
 use crate::failure::Failure;
 use crate::record::Exit;
 use crate::request::SandboxId;
-use crate::sys::Errno;
 
 /// Events that wait for a subscriber who does not read; one who lets more pile up has to list instead.
 const MAX_PENDING_EVENTS: usize = 16_384;
@@ -29,10 +28,6 @@ struct Subscriber {
     pending: VecDeque<Value>,
 }
 
-/// The connection is over: closed, broken, or the client broke the protocol.
-#[derive(Debug)]
-pub struct Over;
-
 impl Connection {
     pub fn new(socket: OwnedFd) -> Self {
         Self {
@@ -45,36 +40,16 @@ impl Connection {
 
     /// Takes what has come in.
     pub fn read(&mut self, buffer: &mut [u8]) -> Result<(), Over> {
-        while self.server.wants_input() {
-            match rustix::net::recv(&self.socket, &mut *buffer, RecvFlags::DONTWAIT) {
-                Ok((_, 0)) => return Err(Over),
-                Ok((_, length)) => self.server.receive(&buffer[..length]).map_err(|_| Over)?,
-                Err(Errno::AGAIN) => break,
-                Err(Errno::INTR) => {}
-                Err(_) => return Err(Over),
-            }
-        }
-        Ok(())
+        link::receive(&self.socket, &mut self.server, buffer)
     }
 
     /// Writes what can be written now.
     pub fn write(&mut self) -> Result<(), Over> {
-        while !self.server.output().is_empty() {
-            match rustix::net::send(&self.socket, self.server.output(), SendFlags::DONTWAIT | SendFlags::NOSIGNAL) {
-                Ok(length) => self.server.advance_output(length),
-                Err(Errno::AGAIN) => break,
-                Err(Errno::INTR) => {}
-                Err(_) => return Err(Over),
-            }
-        }
-        Ok(())
+        link::send(&self.socket, &mut self.server)
     }
 
     pub fn answer(&mut self, stream: u32, answer: Result<Value, Failure>) {
-        match answer {
-            Ok(result) => self.server.close_ok(stream, &result),
-            Err(failure) => self.server.close_err(stream, failure.code, &failure.message, &failure.details),
-        }
+        link::answer(&mut self.server, stream, answer);
     }
 
     /// One message before the answer: a fresh stream has credit for more.

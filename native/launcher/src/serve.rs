@@ -10,7 +10,7 @@ use wire::server::Event;
 
 use crate::blank_pool::BlankPool;
 use crate::changes::Changes;
-use crate::connection::{Connection, Over};
+use crate::connection::Connection;
 use crate::failure::errno_name;
 use crate::launcher::Launcher;
 use crate::layer_guard::LayerGuard;
@@ -225,7 +225,7 @@ impl Loop {
     /// Writes what waits and watches for what is wanted next.
     fn settle(&mut self, id: u32) {
         let Some(connection) = self.connections.get_mut(&id) else { return };
-        if let Err(Over) = connection.write() {
+        if connection.write().is_err() {
             return self.close(id);
         }
         let wanted = (connection.server.wants_input(), !connection.server.output().is_empty());

@@ -1,10 +1,10 @@
 //! `run/layerd.sock`: one thread that answers clients.
 
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::sync::atomic::Ordering;
 
 use rustix::event::{PollFd, PollFlags, poll};
-use rustix::net::{RecvFlags, SendFlags, SocketFlags, accept_with};
+use rustix::net::{SocketFlags, accept_with};
 use serde_json::{Map, Value, json};
 use wire::server::{Event, Limits, READ_SIZE, Server};
 
@@ -14,7 +14,7 @@ use crate::family;
 use crate::family::roles::Role;
 use crate::family::shared::COUNTER_NAMES;
 use crate::request::{self, Request};
-use crate::sys::Errno;
+use daemon::link::{self, Over};
 use daemon::log::Level;
 
 const MAX_CONNECTIONS: usize = 64;
@@ -23,9 +23,6 @@ struct Connection {
     socket: OwnedFd,
     server: Server,
 }
-
-/// The connection is over: closed, broken, or the client broke the protocol.
-struct Over;
 
 impl Loader {
     /// Answers for ever.
@@ -66,30 +63,18 @@ impl Loader {
             return self.log.write(Level::Warn, "connection-refused", &fields);
         }
         let mut connection = Connection { socket, server: Server::new("layerd", Limits::default()) };
-        if write(&mut connection).is_ok() {
+        if link::send(&connection.socket, &mut connection.server).is_ok() {
             connections.push(connection);
         }
     }
 
     fn serve(&self, connection: &mut Connection, buffer: &mut [u8]) -> Result<(), Over> {
-        while connection.server.wants_input() {
-            match rustix::net::recv(connection.socket.as_fd(), &mut *buffer, RecvFlags::DONTWAIT) {
-                Ok((_, 0)) => return Err(Over),
-                Ok((_, length)) => connection.server.receive(&buffer[..length]).map_err(|_| Over)?,
-                Err(Errno::AGAIN) => break,
-                Err(Errno::INTR) => {}
-                Err(_) => return Err(Over),
-            }
-        }
+        link::receive(&connection.socket, &mut connection.server, buffer)?;
         while let Some(event) = connection.server.next_event() {
             match event {
                 Event::Open { stream, method, params } => {
-                    match request::parse(&method, params.get()).and_then(|request| self.request(request)) {
-                        Ok(result) => connection.server.close_ok(stream, &result),
-                        Err(failure) => {
-                            connection.server.close_err(stream, failure.code, &failure.message, &failure.details);
-                        }
-                    }
+                    let answer = request::parse(&method, params.get()).and_then(|request| self.request(request));
+                    link::answer(&mut connection.server, stream, answer);
                 }
                 // No method takes anything after its params.
                 Event::Data { stream, bytes, .. } => connection.server.consumed(stream, bytes.len()),
@@ -97,7 +82,7 @@ impl Loader {
                 Event::End { .. } | Event::Reset { .. } | Event::Writable { .. } => {}
             }
         }
-        write(connection)
+        link::send(&connection.socket, &mut connection.server)
     }
 
     fn request(&self, request: Request) -> Result<Value, Failure> {
@@ -132,17 +117,4 @@ impl Loader {
         }
         Value::Object(stats)
     }
-}
-
-fn write(connection: &mut Connection) -> Result<(), Over> {
-    while !connection.server.output().is_empty() {
-        let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
-        match rustix::net::send(connection.socket.as_fd(), connection.server.output(), flags) {
-            Ok(length) => connection.server.advance_output(length),
-            Err(Errno::AGAIN) => break,
-            Err(Errno::INTR) => {}
-            Err(_) => return Err(Over),
-        }
-    }
-    Ok(())
 }
