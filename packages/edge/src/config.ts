@@ -19,6 +19,9 @@ export const EdgeConfigSchema = Type.Object(
     launcherSocket: Type.String({ minLength: 1 }),
     sandboxSockets: Type.String({ minLength: 1, description: 'Directory of the sockets to aether.' }),
     packerSocket: Type.String({ minLength: 1, description: 'Where the packer listens.' }),
+    resolverSocket: Type.Optional(
+      Type.String({ minLength: 1, description: 'Where the resolver listens. Default: sandboxes get no network.' }),
+    ),
     sets: Type.Object(
       {
         setsDirectory: Type.String({

@@ -4,7 +4,7 @@
  */
 import { readFile } from 'node:fs/promises';
 import { parseArgs } from 'node:util';
-import { ContainerBackend, NoNetwork } from '@dsec/backends';
+import { ContainerBackend, NoNetwork, ResolverNetwork } from '@dsec/backends';
 import { PlatformError } from '@dsec/contract';
 import { MergeThread } from '@dsec/environment';
 import { createLogger, dropPrivileges, loadConfig, SystemClock, SystemNetwork, SystemRandom } from '@dsec/kit';
@@ -48,7 +48,10 @@ try {
     layers: await layerPlaces(config.layers, { clock, random }),
     setsDirectory: config.sets.setsDirectory,
     merger,
-    sandboxNetwork: new NoNetwork('it runs no egress daemons'),
+    sandboxNetwork:
+      config.resolverSocket === undefined
+        ? new NoNetwork('it runs no egress daemons')
+        : new ResolverNetwork({ network, clock, random, logger, socket: config.resolverSocket }),
   });
   const edge = await Edge.start({ config, idKey, backend, journal, clock, random, network, logger });
   let isClosing = false;

@@ -118,12 +118,14 @@ export function networkConformance(name: string, start: () => Promise<NetworkNod
     });
 
     it('gives up when its caller does', async () => {
-      const id = await node.sandbox();
+      const [id, opened] = [await node.sandbox(), await node.sandbox()];
+      await control.open(opened, toHere);
       const signal = AbortSignal.abort();
       await expect(control.open(id, toHere, { signal })).rejects.toMatchObject({ code: 'cancelled' });
-      await expect(control.change(id, toHere, { signal })).rejects.toMatchObject({ code: 'cancelled' });
-      await expect(control.close(id, { signal })).rejects.toMatchObject({ code: 'cancelled' });
-      expect(await control.list()).toEqual([]);
+      await expect(control.change(opened, toThere, { signal })).rejects.toMatchObject({ code: 'cancelled' });
+      await expect(control.close(opened, { signal })).rejects.toMatchObject({ code: 'cancelled' });
+      expect(await control.list()).toEqual([opened]);
+      expect(await node.reaches(opened, HERE, 80)).toBe(true);
     });
   });
 }

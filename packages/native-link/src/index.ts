@@ -41,6 +41,7 @@ export {
   type SandboxCreateParams,
   type SandboxUsage,
 } from './launcher-client.ts';
+export { ResolverClient, type PlacedSandbox, type ResolverInfo } from './resolver-client.ts';
 export { LayerdClient } from './layerd-client.ts';
 export { WireClient, type WireClientOptions } from './wire/client.ts';
 export { WireConnection, type WireConnectionOptions } from './wire/connection.ts';
