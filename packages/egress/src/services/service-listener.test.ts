@@ -1,0 +1,136 @@
+import { afterEach, beforeEach, describe, expect, test } from 'vitest';
+import { addressesOf, LOCAL, rcodeOf } from '../resolver.fixture.ts';
+import { ServicesFixture, type Handler, type Upstream } from './services.fixture.ts';
+
+let fixture: ServicesFixture;
+let upstream: Upstream;
+beforeEach(async () => {
+  fixture = await ServicesFixture.create();
+  ({ upstream } = fixture);
+});
+afterEach(() => fixture[Symbol.asyncDispose]());
+
+describe('a service', () => {
+  test('is found under its name by those who may use it', async () => {
+    await fixture.start({ kind: 'generic', upstream: upstream.origin });
+    const open = await fixture.resolver.allow('s1', { services: { generic: true } });
+    const closed = await fixture.resolver.allow('s2', {
+      services: { generic: false },
+      rules: [{ action: 'allow', to: 'a.test' }],
+    });
+    expect(addressesOf(await fixture.resolver.ask(open, 'generic.mirror.internal', 'A'))).toEqual(['127.0.0.1']);
+    expect(addressesOf(await fixture.resolver.ask(open, 'generic.mirror.internal', 'AAAA'))).toEqual([]);
+    expect(rcodeOf(await fixture.resolver.ask(closed, 'generic.mirror.internal', 'A'))).toBe('NXDOMAIN');
+    expect(rcodeOf(await fixture.resolver.ask(open, 'other.mirror.internal', 'A'))).toBe('NXDOMAIN');
+  });
+
+  test('passes requests on with the headers of the operator, which the sandbox can neither see nor replace', async () => {
+    await fixture.start({
+      kind: 'generic',
+      upstream: `${upstream.origin}/base/`,
+      headers: { Authorization: 'Bearer secret' },
+    });
+    upstream.pages.set('/base/thing?x=1', (asked, response) => {
+      let body = '';
+      asked.on('data', (chunk: Buffer) => {
+        body += chunk.toString();
+      });
+      asked.once('end', () =>
+        response.writeHead(201, { 'set-cookie': 'session=1', 'x-own': 'yes' }).end(`got ${body}`),
+      );
+    });
+    const answer = await fixture.ask('generic', '/thing?x=1', {
+      method: 'POST',
+      body: 'hello',
+      headers: { authorization: 'Bearer guessed', connection: 'x-hop', 'x-hop': '1', 'x-other': '2' },
+    });
+    expect(answer).toMatchObject({ status: 201, text: 'got hello', headers: { 'x-own': 'yes' } });
+    expect(answer.headers['set-cookie']).toBeUndefined();
+    const [asked] = upstream.asked;
+    expect(asked?.headers).toMatchObject({
+      authorization: 'Bearer secret',
+      'x-other': '2',
+      host: new URL(upstream.origin).host,
+    });
+    expect(asked?.headers['x-hop']).toBeUndefined();
+    expect(JSON.stringify(answer)).not.toContain('secret');
+  });
+
+  test('rewrites redirects to itself, and refuses those that lead elsewhere', async () => {
+    await fixture.start({ kind: 'generic', upstream: `${upstream.origin}/base` });
+    const redirect =
+      (location: string): Handler =>
+      (_asked, response) =>
+        void response.writeHead(302, { location }).end();
+    upstream.pages.set('/base/absolute', redirect(`${upstream.origin}/base/there?y`));
+    upstream.pages.set('/base/relative', redirect('there'));
+    upstream.pages.set('/base/above', redirect('/elsewhere'));
+    upstream.pages.set('/base/away', redirect('http://169.254.169.254/latest'));
+    const place = 'http://generic.mirror.internal/there';
+    expect((await fixture.ask('generic', '/absolute')).headers.location).toBe(`${place}?y`);
+    expect((await fixture.ask('generic', '/relative')).headers.location).toBe(place);
+    for (const path of ['/above', '/away']) {
+      const answer = await fixture.ask('generic', path);
+      expect([answer.status, answer.headers.location]).toEqual([502, undefined]);
+    }
+  });
+
+  test.each([
+    '/../secret',
+    '/a/../../secret',
+    '/%2e%2e/secret',
+    '/a/%2E./b',
+    '/a%2f..%2fb',
+    '/a\\..\\b',
+    '/%252e%252e/x',
+    '//evil.test/',
+    '/a%00b',
+    '/%zz',
+  ])('takes no path that leads out of its root: %s', async (path) => {
+    await fixture.start({ kind: 'generic', upstream: `${upstream.origin}/base` });
+    expect((await fixture.ask('generic', path)).status).toBe(400);
+    expect(upstream.asked).toEqual([]);
+  });
+
+  test('is closed to those whose policy does not open it, and under no other name', async () => {
+    await fixture.start({ kind: 'generic', upstream: upstream.origin });
+    const stream = fixture.resolver.edge.open('events', {});
+    expect((await fixture.ask('generic', '/', { host: 'evil.test' })).status).toBe(403);
+    expect((await fixture.ask('generic', '/', { host: 'generic.mirror.internal.evil.test' })).status).toBe(403);
+    expect((await fixture.ask('pypi', '/')).status).toBe(403);
+    expect((await fixture.ask('generic', '/')).status).toBe(404);
+    await fixture.resolver.edge.call('policy.change', {
+      sandbox: LOCAL,
+      policy: { rules: [{ action: 'allow', to: 'a.test' }] },
+    });
+    expect((await fixture.ask('generic', '/')).status).toBe(403);
+    const { value: first } = await stream.next();
+    expect(first).toMatchObject({ value: { refused: { sandbox: LOCAL, reason: 'service' } } });
+    stream.reset();
+    await fixture.resolver.edge.call('policy.remove', { sandbox: LOCAL });
+    expect((await fixture.ask('generic', '/')).status).toBe(503);
+    expect(upstream.asked).toHaveLength(1);
+  });
+
+  test('says so when its server is away', async () => {
+    await fixture.start({ kind: 'generic', upstream: 'http://127.0.0.1:1' });
+    expect(await fixture.ask('generic', '/')).toMatchObject({
+      status: 502,
+      text: expect.stringContaining('does not answer') as string,
+    });
+  });
+
+  test('streams what is larger than any buffer', async () => {
+    await fixture.start({ kind: 'generic', upstream: upstream.origin });
+    const block = Buffer.alloc(65_536, 'x');
+    upstream.pages.set('/large', (_asked, response) => {
+      let left = 512;
+      const more = (): void => {
+        while (left-- > 0) if (!response.write(block)) return void response.once('drain', more);
+        response.end();
+      };
+      more();
+    });
+    expect((await fixture.ask('generic', '/large')).text.length).toBe(512 * 65_536);
+  });
+});
