@@ -81,7 +81,7 @@ export function parseQuery(bytes: Buffer): ParsedQuery {
   };
 }
 
-export interface ReplyRecord {
+interface ReplyRecord {
   readonly type: 'A' | 'AAAA' | 'PTR';
   readonly data: string;
   readonly ttlS: number;
@@ -145,7 +145,7 @@ export function writeQuestion({ id, name, type }: Question): Buffer {
   });
 }
 
-export interface ResolvedAddresses {
+interface ResolvedAddresses {
   readonly addresses: readonly string[];
   /** Seconds that all of them, and the aliases before them, may be used. */
   readonly ttlS: number;

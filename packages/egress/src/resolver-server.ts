@@ -1,0 +1,96 @@
+/** What the edge asks of the resolver, over the wire protocol. */
+import { completeNetworkPolicy, NetworkPolicySchema, PlatformError, type NetworkPolicyRequest } from '@dsec/contract';
+import { compileSchema } from '@dsec/kit';
+import type { JsonObject, WireServerStream } from '@dsec/native-link';
+import { Type } from 'typebox';
+import type { Events } from './events.ts';
+import type { Sandboxes } from './sandboxes.ts';
+
+const closed = { additionalProperties: false } as const;
+const sandbox = Type.String({ pattern: '^[a-z0-9]{1,24}$' });
+const policy = Type.Object({ sandbox, policy: NetworkPolicySchema }, closed);
+
+/** Params of each method. */
+const params = {
+  /** ok {address4, address6, resolver, generation}: the sandbox has its device, and the policy is in force. Idempotent. */
+  'policy.set': compileSchema(policy),
+  /** The same for a sandbox that has its device; `sandbox_not_found` for another. */
+  'policy.change': compileSchema(policy),
+  /** ok {}: its device is gone. Unknown is no error. */
+  'policy.remove': compileSchema(Type.Object({ sandbox }, closed)),
+  /** ok {sandboxes: [id]}: those that have a device. */
+  'policy.list': compileSchema(Type.Object({}, closed)),
+  /** MESSAGE {refused: RefusalEvent} ..., {lost: n} when the listener was slow; ends by RESET. */
+  events: compileSchema(Type.Object({}, closed)),
+  /** ok {resolver, services, sandboxes, cachedNames, refused} */
+  'resolver.info': compileSchema(Type.Object({}, closed)),
+} as const;
+
+export interface ResolverServerParts {
+  readonly sandboxes: Sandboxes;
+  readonly events: Events;
+  readonly cachedNames: () => number;
+  /** Where sandboxes find it. */
+  readonly address4: string;
+  /** Names of the mirror services. */
+  readonly services: readonly string[];
+}
+
+export class ResolverServer {
+  readonly #parts: ResolverServerParts;
+
+  constructor(parts: ResolverServerParts) {
+    this.#parts = parts;
+  }
+
+  /** Answers one stream. */
+  async handle(method: string, values: JsonObject, stream: WireServerStream): Promise<unknown> {
+    switch (method) {
+      case 'policy.set':
+      case 'policy.change':
+        return await this.#set(params[method].parse(values), method === 'policy.change');
+      case 'policy.remove':
+        await this.#parts.sandboxes.remove(params[method].parse(values).sandbox);
+        return {};
+      case 'policy.list':
+        params[method].parse(values);
+        return { sandboxes: await this.#parts.sandboxes.list() };
+      case 'events':
+        params[method].parse(values);
+        return await this.#events(stream);
+      case 'resolver.info': {
+        params[method].parse(values);
+        const { sandboxes, events, cachedNames, address4: resolver, services } = this.#parts;
+        const counts = { sandboxes: sandboxes.size, cachedNames: cachedNames(), refused: events.refused };
+        return { resolver, services, ...counts };
+      }
+      default:
+        throw new PlatformError('unknown_method', 'a resolver has no such method', { details: { method } });
+    }
+  }
+
+  async #set(asked: { readonly sandbox: string; readonly policy: unknown }, mustExist: boolean): Promise<object> {
+    // The schema has checked it; its derived type has lost the names of literals.
+    const policy = completeNetworkPolicy(asked.policy as NetworkPolicyRequest, { field: 'network' });
+    const known = await this.#parts.sandboxes.set({ sandbox: asked.sandbox, policy, mustExist });
+    return {
+      address4: known.addresses.address4 ?? null,
+      address6: known.addresses.address6 ?? null,
+      resolver: this.#parts.address4,
+      generation: known.inForce?.generation ?? 0,
+    };
+  }
+
+  async #events(stream: WireServerStream): Promise<object> {
+    using subscription = this.#parts.events.subscribe();
+    const onAbort = (): void => subscription[Symbol.dispose]();
+    stream.signal.addEventListener('abort', onAbort, { once: true });
+    if (stream.signal.aborted) onAbort();
+    for await (const refused of subscription) {
+      const lost = subscription.takeLost();
+      if (lost > 0) await stream.message({ lost });
+      await stream.message({ refused });
+    }
+    return {};
+  }
+}
