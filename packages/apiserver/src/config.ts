@@ -1,8 +1,8 @@
 /** Configuration of an apiserver. */
 import { MAX_EDGE_NUMBER } from '@dsec/contract';
+import { daemonConfig } from '@dsec/kit';
 import { Type, type Static } from 'typebox';
 
-const user = { minimum: 1, maximum: 4_294_967_294 } as const;
 const file = { minLength: 1 } as const;
 
 export const ApiserverConfigSchema = Type.Object(
@@ -31,12 +31,7 @@ export const ApiserverConfigSchema = Type.Object(
       pattern: '^[0-9a-f]{64}$',
       description: 'sha256 of the first API key, which exists before any other does.',
     }),
-    uid: Type.Integer({ ...user, description: 'The user that the apiserver becomes.' }),
-    gid: Type.Integer({ ...user }),
-    logLevel: Type.Union(
-      (['debug', 'info', 'warn', 'error', 'silent'] as const).map((level) => Type.Literal(level)),
-      { default: 'info' },
-    ),
+    ...daemonConfig('apiserver'),
   },
   { additionalProperties: false },
 );

@@ -4,27 +4,18 @@
  */
 import { parseArgs } from 'node:util';
 import {
+  askedToEnd,
   createLogger,
   dropPrivileges,
+  exitOnFault,
   loadConfig,
   Scope,
   SystemClock,
   SystemNetwork,
   SystemRandom,
-  type Logger,
 } from '@dsec/kit';
 import { startApiserver } from './apiserver.ts';
 import { ApiserverConfigSchema } from './config.ts';
-
-/** Resolves with what ends the process. */
-function ending(): Promise<string> {
-  return new Promise((resolve) => {
-    process.stdin.once('end', () => resolve('stdin closed'));
-    process.stdin.once('error', () => resolve('stdin broke'));
-    process.stdin.resume();
-    for (const signal of ['SIGTERM', 'SIGINT'] as const) process.once(signal, () => resolve(signal));
-  });
-}
 
 async function main(): Promise<void> {
   const { values } = parseArgs({ options: { config: { type: 'string' } } });
@@ -32,7 +23,7 @@ async function main(): Promise<void> {
   const clock = new SystemClock();
   const logger = createLogger({ component: 'apiserver', level: config.logLevel, clock });
   const failure = Promise.withResolvers<string>();
-  exitOnFault(logger);
+  exitOnFault(logger, 'process.fault');
   dropPrivileges(config);
   await using scope = new Scope({
     clock,
@@ -46,16 +37,8 @@ async function main(): Promise<void> {
   const port = await startApiserver(config, surroundings);
   process.stdout.write(`${JSON.stringify({ listening: { host: config.host, port } })}\n`);
   logger.info('apiserver.listening', { host: config.host, port });
-  const reason = await Promise.race([ending(), failure.promise]);
+  const reason = await Promise.race([askedToEnd(), failure.promise]);
   logger.info('apiserver.stopping', { reason });
-}
-
-/** A fault that nobody handles leaves the process in no known state: it is logged, and the supervisor starts another. */
-function exitOnFault(logger: Logger): void {
-  process.on('uncaughtException', (error) => {
-    logger.error('process.fault', { error });
-    process.exit(1);
-  });
 }
 
 try {

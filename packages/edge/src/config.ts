@@ -1,9 +1,9 @@
 /** Configuration of an edge. */
 import { MAX_EDGE_NUMBER } from '@dsec/contract';
+import { daemonConfig } from '@dsec/kit';
 import { Type, type Static } from 'typebox';
 import { DEFAULT_HALF_LIFE_MS } from './composition-counts.ts';
 
-const uid = { minimum: 1, maximum: 4_294_967_294 } as const;
 const HOUR_MS = 3_600_000;
 const factor = { minimum: 0.01, maximum: 10_000 } as const;
 
@@ -50,18 +50,7 @@ export const EdgeConfigSchema = Type.Object(
         { additionalProperties: false, description: 'Default: every layer that is asked for is on the node.' },
       ),
     ),
-    uid: Type.Integer({ ...uid, description: 'The user that the edge becomes.' }),
-    gid: Type.Integer({ ...uid }),
-    logLevel: Type.Union(
-      [
-        Type.Literal('debug'),
-        Type.Literal('info'),
-        Type.Literal('warn'),
-        Type.Literal('error'),
-        Type.Literal('silent'),
-      ],
-      { default: 'info' },
-    ),
+    ...daemonConfig('edge'),
 
     memoryMib: Type.Optional(
       Type.Integer({ minimum: 1, description: 'Memory to be shared out. Default: that of the node.' }),

@@ -7,7 +7,16 @@ import { parseArgs } from 'node:util';
 import { ContainerBackend, NoNetwork, ResolverNetwork } from '@dsec/backends';
 import { PlatformError } from '@dsec/contract';
 import { MergeThread } from '@dsec/environment';
-import { createLogger, dropPrivileges, loadConfig, SystemClock, SystemNetwork, SystemRandom } from '@dsec/kit';
+import {
+  askedToEnd,
+  createLogger,
+  dropPrivileges,
+  exitOnFault,
+  loadConfig,
+  SystemClock,
+  SystemNetwork,
+  SystemRandom,
+} from '@dsec/kit';
 import { EdgeConfigSchema } from './config.ts';
 import { Edge } from './edge.ts';
 import { JournalThread } from './journal-thread.ts';
@@ -24,8 +33,7 @@ const fatal = (event: string, error: unknown): never => {
   logger.error(event, { outcome: 'failed', error });
   process.exit(1);
 };
-process.on('uncaughtException', (error) => fatal('edge.fault', error));
-process.on('unhandledRejection', (error) => fatal('edge.fault', error));
+exitOnFault(logger, 'edge.fault');
 
 try {
   const journal = await JournalThread.start((error) => fatal('journal.lost', error));
@@ -54,21 +62,13 @@ try {
         : new ResolverNetwork({ network, clock, random, logger, socket: config.resolverSocket }),
   });
   const edge = await Edge.start({ config, idKey, backend, journal, clock, random, network, logger });
-  let isClosing = false;
-  const close = (reason: string): void => {
-    if (isClosing) return;
-    isClosing = true;
+  const end = async (): Promise<never> => {
+    const reason = await askedToEnd();
     logger.info('edge.stop', { reason });
-    edge[Symbol.asyncDispose]().then(
-      () => process.exit(0),
-      (error: unknown) => fatal('edge.stop', error),
-    );
+    await edge[Symbol.asyncDispose]();
+    process.exit(0);
   };
-  process.stdin.once('end', () => close('stdin'));
-  process.stdin.once('error', () => close('stdin'));
-  process.stdin.resume();
-  process.once('SIGTERM', () => close('SIGTERM'));
-  process.once('SIGINT', () => close('SIGINT'));
+  end().catch((error: unknown) => fatal('edge.stop', error));
 } catch (error) {
   fatal('edge.start', error);
 }

@@ -3,6 +3,7 @@ export { BoundedQueue } from './bounded-queue.ts';
 export { ManualClock, SystemClock, type Clock, type SleepOptions, type Timer } from './clock.ts';
 export { envVariable, loadConfig, printableConfig, type ConfigOptions } from './config.ts';
 export type { DatagramOptions, DatagramSocket, OnDatagram, Peer } from './datagrams.ts';
+export { askedToEnd, daemonConfig, exitOnFault } from './daemon.ts';
 export { Deadline, withDeadline, type DeadlineOptions } from './deadline.ts';
 export { syncDirectory, writeDurably, type DurableOptions } from './durable.ts';
 export {

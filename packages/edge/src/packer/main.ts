@@ -5,7 +5,16 @@
 import { chmod } from 'node:fs/promises';
 import { parseArgs } from 'node:util';
 import { removeStaleDrafts } from '@dsec/environment';
-import { createLogger, dropPrivileges, loadConfig, SystemClock, SystemNetwork, SystemRandom } from '@dsec/kit';
+import {
+  askedToEnd,
+  createLogger,
+  dropPrivileges,
+  exitOnFault,
+  loadConfig,
+  SystemClock,
+  SystemNetwork,
+  SystemRandom,
+} from '@dsec/kit';
 import { serve, type WireServer } from '@dsec/native-link';
 import { PackerConfigSchema } from './config.ts';
 import { Packer } from './packer.ts';
@@ -24,8 +33,7 @@ const fatal = (event: string, error: unknown): never => {
   logger.error(event, { outcome: 'failed', error });
   process.exit(1);
 };
-process.on('uncaughtException', (error) => fatal('packer.fault', error));
-process.on('unhandledRejection', (error) => fatal('packer.fault', error));
+exitOnFault(logger, 'packer.fault');
 
 try {
   dropPrivileges({ uid: config.uid, gid: config.gid });
@@ -49,18 +57,13 @@ try {
     connections.add(wire);
   });
   await chmod(config.socket, SOCKET_MODE);
-  const close = (reason: string): void => {
+  const end = async (): Promise<never> => {
+    const reason = await askedToEnd();
     logger.info('packer.stop', { reason });
-    Promise.all([listener.close(), ...[...connections].map((wire) => wire.close())]).then(
-      () => process.exit(0),
-      (error: unknown) => fatal('packer.stop', error),
-    );
+    await Promise.all([listener.close(), ...[...connections].map((wire) => wire.close())]);
+    process.exit(0);
   };
-  process.stdin.once('end', () => close('stdin'));
-  process.stdin.once('error', () => close('stdin'));
-  process.stdin.resume();
-  process.once('SIGTERM', () => close('SIGTERM'));
-  process.once('SIGINT', () => close('SIGINT'));
+  end().catch((error: unknown) => fatal('packer.stop', error));
   logger.info('packer.start', { outcome: 'ok' });
 } catch (error) {
   fatal('packer.start', error);
