@@ -56,7 +56,7 @@ describe.skipIf(missing !== undefined)('a resolver', () => {
       );
       await using edge = WireClient.connect(connection, { role: 'edge', clock });
       expect(await edge.call('resolver.info', {})).toEqual({
-        resolver: '127.0.0.1',
+        address4: '127.0.0.1',
         services: ['index'],
         sandboxes: 0,
         cachedNames: 0,

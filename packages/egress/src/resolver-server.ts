@@ -8,21 +8,18 @@ import type { Sandboxes } from './sandboxes.ts';
 
 const closed = { additionalProperties: false } as const;
 const sandbox = Type.String({ pattern: '^[a-z0-9]{1,24}$' });
-const policy = Type.Object({ sandbox, policy: NetworkPolicySchema }, closed);
 
-/** Params of each method. */
+/** Params of each method. `ResolverClient` of native-link is the other end. */
 const params = {
-  /** ok {address4, address6, resolver, generation}: the sandbox has its device, and the policy is in force. Idempotent. */
-  'policy.set': compileSchema(policy),
-  /** The same for a sandbox that has its device; `sandbox_not_found` for another. */
-  'policy.change': compileSchema(policy),
+  /** ok {address4, address6, generation}: the sandbox has its device, and the policy is in force. Idempotent; the one before stays when it fails. */
+  'policy.set': compileSchema(Type.Object({ sandbox, policy: NetworkPolicySchema }, closed)),
   /** ok {}: its device is gone. Unknown is no error. */
   'policy.remove': compileSchema(Type.Object({ sandbox }, closed)),
   /** ok {sandboxes: [id]}: those that have a device. */
   'policy.list': compileSchema(Type.Object({}, closed)),
   /** MESSAGE {refused: RefusalEvent} ..., {lost: n} when the listener was slow; ends by RESET. */
   events: compileSchema(Type.Object({}, closed)),
-  /** ok {resolver, services, sandboxes, cachedNames, refused} */
+  /** ok {address4, services, sandboxes, cachedNames, refused} */
   'resolver.info': compileSchema(Type.Object({}, closed)),
 } as const;
 
@@ -47,8 +44,7 @@ export class ResolverServer {
   async handle(method: string, values: JsonObject, stream: WireServerStream): Promise<unknown> {
     switch (method) {
       case 'policy.set':
-      case 'policy.change':
-        return await this.#set(params[method].parse(values), method === 'policy.change');
+        return await this.#set(values);
       case 'policy.remove':
         await this.#parts.sandboxes.remove(params[method].parse(values).sandbox);
         return {};
@@ -60,24 +56,24 @@ export class ResolverServer {
         return await this.#events(stream);
       case 'resolver.info': {
         params[method].parse(values);
-        const { sandboxes, events, cachedNames, address4: resolver, services } = this.#parts;
+        const { sandboxes, events, cachedNames, address4, services } = this.#parts;
         const counts = { sandboxes: sandboxes.size, cachedNames: cachedNames(), refused: events.refused };
-        return { resolver, services, ...counts };
+        return { address4, services, ...counts };
       }
       default:
         throw new PlatformError('unknown_method', 'a resolver has no such method', { details: { method } });
     }
   }
 
-  async #set(asked: { readonly sandbox: string; readonly policy: unknown }, mustExist: boolean): Promise<object> {
+  async #set(values: JsonObject): Promise<object> {
+    const { sandbox: id, policy: asked } = params['policy.set'].parse(values);
     // The schema has checked it; its derived type has lost the names of literals.
-    const policy = completeNetworkPolicy(asked.policy as NetworkPolicyRequest, { field: 'network' });
-    const known = await this.#parts.sandboxes.set({ sandbox: asked.sandbox, policy, mustExist });
+    const policy = completeNetworkPolicy(asked as NetworkPolicyRequest, { field: 'network' });
+    const { addresses, inForce } = await this.#parts.sandboxes.set(id, policy);
     return {
-      address4: known.addresses.address4 ?? null,
-      address6: known.addresses.address6 ?? null,
-      resolver: this.#parts.address4,
-      generation: known.inForce?.generation ?? 0,
+      address4: addresses.address4 ?? null,
+      address6: addresses.address6 ?? null,
+      generation: inForce?.generation ?? 0,
     };
   }
 

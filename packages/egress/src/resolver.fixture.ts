@@ -2,9 +2,16 @@
 import { mkdtemp, rm } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
-import { PlatformError, type NetworkPolicyRequest } from '@dsec/contract';
+import { completeNetworkPolicy, PlatformError, type NetworkPolicyRequest } from '@dsec/contract';
 import { MemoryLogger, SystemClock, SystemNetwork, SystemRandom, type Clock } from '@dsec/kit';
-import { serve, WireClient, type EgressPin, type EgressPolicy, type WireServer } from '@dsec/native-link';
+import {
+  ResolverClient,
+  serve,
+  WireClient,
+  type EgressPin,
+  type EgressPolicy,
+  type WireServer,
+} from '@dsec/native-link';
 import { decode, encode, type DecodedPacket, type Packet } from 'dns-packet';
 import type { ResolverConfig } from './config.ts';
 import { NameServer, type Script } from './dns/name-server.fixture.ts';
@@ -111,6 +118,8 @@ export interface ResolverFixture extends AsyncDisposable {
   readonly egressd: EgressdDouble;
   readonly upstream: NameServer;
   readonly edge: WireClient;
+  /** The same connection, by its methods. */
+  readonly client: ResolverClient;
   readonly logger: MemoryLogger;
   readonly dnsPort: number;
   readonly servicePort: number;
@@ -150,6 +159,7 @@ export async function startFixture(options: ResolverFixtureOptions): Promise<Res
   const servers = { list: () => Promise.resolve([upstream.peer]) };
   cleanup.use(await startResolver({ ...environment, config, sockets, services, servers }));
   const edge = cleanup.use(WireClient.connect(await network.connectUnix(config.socket), { role: 'edge', clock }));
+  const client = new ResolverClient(edge);
   const dnsPort = sockets.dns[0]?.port ?? 0;
   return {
     egressd,
@@ -158,9 +168,10 @@ export async function startFixture(options: ResolverFixtureOptions): Promise<Res
     logger,
     dnsPort,
     servicePort: sockets.services[0]?.port ?? 0,
+    client,
     allow: async (sandbox, policy) => {
-      const set = (await edge.call('policy.set', { sandbox, policy })) as { readonly address4: string };
-      return set.address4;
+      const complete = completeNetworkPolicy(policy, { field: 'network' });
+      return (await client.policySet(sandbox, complete)).address4;
     },
     ask: async (from, name, type, packet = {}) => {
       const { promise, resolve } = Promise.withResolvers<DecodedPacket | undefined>();

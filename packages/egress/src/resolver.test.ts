@@ -163,7 +163,7 @@ describe('nothing leaves the node', () => {
   test('of one whose policy is not here', async () => {
     expect(rcodeOf(await resolver.ask('127.0.0.77', 'a.test', 'A'))).toBe('SERVFAIL');
     const from = await resolver.allow('s1', allow('a.test'));
-    await resolver.edge.call('policy.remove', { sandbox: 's1' });
+    await resolver.client.policyRemove('s1');
     expect(rcodeOf(await resolver.ask(from, 'a.test', 'A'))).toBe('SERVFAIL');
     expect(resolver.egressd.uplinks.size).toBe(0);
     expect(askedNames()).toEqual([]);
@@ -267,15 +267,16 @@ describe('a change of the policy', () => {
     expect(rcodeOf(await resolver.ask(from, 'b.test', 'A'))).toBe('NXDOMAIN');
   });
 
-  test('is refused for a sandbox that has no device, and taken for one that only this resolver does not know', async () => {
-    const change = (sandbox: string) => resolver.edge.call('policy.change', { sandbox, policy: allow('a.test') });
-    await expect(change('s1')).rejects.toMatchObject({ code: 'sandbox_not_found' });
+  test('is refused for a sandbox that is not there, and taken for one that only this resolver does not know', async () => {
     await expect(resolver.allow('gone', allow('a.test'))).rejects.toMatchObject({ code: 'sandbox_not_found' });
-    expect(await resolver.edge.call('policy.list', {})).toEqual({ sandboxes: [] });
+    expect(await resolver.client.policyList()).toEqual([]);
     resolver.egressd.uplinks.set('s2', { address4: '127.0.0.9', address6: 'fd00::9', generation: 3 });
-    expect(await change('s2')).toMatchObject({ address4: '127.0.0.9', resolver: '127.0.0.1', generation: 1 });
+    expect(await resolver.client.policyList()).toEqual(['s2']);
+    expect(await resolver.allow('s2', allow('a.test'))).toBe('127.0.0.9');
     expect(addressesOf(await resolver.ask('127.0.0.9', 'a.test', 'A'))).toHaveLength(2);
-    expect(await resolver.edge.call('policy.list', {})).toEqual({ sandboxes: ['s2'] });
+    resolver.egressd.uplinks.set('s3', { address4: '127.0.0.10', address6: 'fd00::10', generation: 3 });
+    await resolver.client.policyRemove('s3');
+    expect(await resolver.client.policyList()).toEqual(['s2']);
   });
 
   test('of a sandbox that has the address of another, which is gone, leaves nothing of that one', async () => {
@@ -283,7 +284,7 @@ describe('a change of the policy', () => {
     resolver.egressd.uplinks.delete('s1');
     expect(await resolver.allow('s2', allow('b.test'))).toBe(from);
     expect(rcodeOf(await resolver.ask(from, 'a.test', 'A'))).toBe('NXDOMAIN');
-    expect(await resolver.edge.call('resolver.info', {})).toMatchObject({ sandboxes: 1, services: [] });
+    expect(await resolver.client.info()).toMatchObject({ address4: '127.0.0.1', sandboxes: 1, services: [] });
   });
 });
 

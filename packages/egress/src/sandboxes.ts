@@ -34,14 +34,6 @@ export interface SandboxesOptions {
   readonly nodeNetworks: readonly Prefix[];
 }
 
-export interface PolicyChange {
-  readonly sandbox: string;
-  /** Complete. */
-  readonly policy: NetworkPolicy;
-  /** The sandbox must have its device already. */
-  readonly mustExist: boolean;
-}
-
 export class Sandboxes {
   readonly #options: SandboxesOptions;
   readonly #byId = new Map<string, SandboxNetwork>();
@@ -63,11 +55,11 @@ export class Sandboxes {
   }
 
   /**
-   * Puts a policy in force: when this resolves it holds in the kernel and for names. When it fails the one before holds.
+   * Puts a complete policy in force: when this resolves it holds in the kernel and for names. When it fails the one before holds.
    * @throws PlatformError as `compilePolicy`; `sandbox_not_found`, `too_many_requests`; what the sink throws
    */
-  set(change: PolicyChange): Promise<SandboxNetwork> {
-    return this.#inTurn(change.sandbox, () => this.#set(change));
+  set(id: string, policy: NetworkPolicy): Promise<SandboxNetwork> {
+    return this.#inTurn(id, () => this.#set(id, policy));
   }
 
   /** Takes the device of a sandbox away and forgets it. Unknown is no error. */
@@ -83,12 +75,9 @@ export class Sandboxes {
     return this.#options.sink.list();
   }
 
-  async #set({ sandbox: id, policy, mustExist }: PolicyChange): Promise<SandboxNetwork> {
+  async #set(id: string, policy: NetworkPolicy): Promise<SandboxNetwork> {
     const { sink, services, nodeNetworks } = this.#options;
     const compiled = compilePolicy(policy, { services });
-    if (mustExist && !this.#byId.has(id) && !(await sink.list()).includes(id)) {
-      throw new PlatformError('sandbox_not_found', `the sandbox ${id} has no network`, { details: { sandboxId: id } });
-    }
     const known = this.#known(id, parseAddresses(await sink.open(id)));
     const next = inForce(policy, compiled, { generation: 0, nodeNetworks });
     using _lock = await known.lock.acquire();

@@ -99,15 +99,12 @@ describe('a service', () => {
     expect((await fixture.ask('generic', '/', { host: 'generic.mirror.internal.evil.test' })).status).toBe(403);
     expect((await fixture.ask('pypi', '/')).status).toBe(403);
     expect((await fixture.ask('generic', '/')).status).toBe(404);
-    await fixture.resolver.edge.call('policy.change', {
-      sandbox: LOCAL,
-      policy: { rules: [{ action: 'allow', to: 'a.test' }] },
-    });
+    await fixture.resolver.allow(LOCAL, { rules: [{ action: 'allow', to: 'a.test' }] });
     expect((await fixture.ask('generic', '/')).status).toBe(403);
     const { value: first } = await stream.next();
     expect(first).toMatchObject({ value: { refused: { sandbox: LOCAL, reason: 'service' } } });
     stream.reset();
-    await fixture.resolver.edge.call('policy.remove', { sandbox: LOCAL });
+    await fixture.resolver.client.policyRemove(LOCAL);
     expect((await fixture.ask('generic', '/')).status).toBe(503);
     expect(upstream.asked).toHaveLength(1);
   });
