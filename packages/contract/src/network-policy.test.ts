@@ -1,3 +1,4 @@
+import fc from 'fast-check';
 import { Compile } from 'typebox/compile';
 import { describe, expect, it, test } from 'vitest';
 import { PlatformError } from './errors.ts';
@@ -13,6 +14,10 @@ import {
 import { policyProfiles } from './policy-profiles.ts';
 import {
   networkInForce,
+  networkProtocols,
+  policyPhases,
+  PolicySchema,
+  profileNames,
   PolicyRequestSchema,
   PolicyUpdateSchema,
   type NetworkRule,
@@ -172,4 +177,77 @@ it('takes an update as the API shows the policy, but for what the platform says'
   const shown = { ...completePolicy({ phases: { setup: {} } }), version: 3 };
   expect(Compile(PolicyUpdateSchema).Check(shown)).toBe(true);
   expect(Compile(PolicyUpdateSchema).Check({ ...shown, version: 0 })).toBe(false);
+});
+
+describe('fuzz: policies', () => {
+  const to = fc.oneof(
+    { weight: 12, arbitrary: fc.constantFrom('a.example', '*.b.example', '10.0.0.0/8', '192.0.2.1', '2001:db8::/32') },
+    { weight: 1, arbitrary: fc.constantFrom('169.254.1.1', 'ü.example', '*', 'x') },
+    { weight: 1, arbitrary: fc.string({ unit: 'grapheme', maxLength: 20 }) },
+  );
+  const port = fc.oneof(
+    {
+      weight: 12,
+      arbitrary: fc.oneof(fc.integer({ min: 1, max: 65_535 }), fc.constantFrom('1-2', '443-443', '9-65535')),
+    },
+    { weight: 1, arbitrary: fc.constantFrom(0, -1, 65_536, 1.5, '2-1', '1-65536', '-') },
+  );
+  const rule = fc.record(
+    {
+      action: fc.constantFrom('allow', 'allow', 'deny'),
+      to,
+      ports: fc.array(port, { minLength: 1, maxLength: 3 }),
+      protocol: fc.constantFrom('tcp', 'tcp', ...networkProtocols),
+    },
+    { requiredKeys: ['action', 'to'] },
+  );
+  const network = fc.record(
+    {
+      default: fc.constantFrom('allow', 'deny'),
+      rules: fc.array(rule, { maxLength: 2 }),
+      services: fc.dictionary(fc.constantFrom('npm', 'pypi', 'npm2', 'go', '__proto__'), fc.boolean()),
+      ipLiterals: fc.boolean(),
+    },
+    { requiredKeys: [] },
+  );
+  const policies = fc.record(
+    {
+      profile: fc.constantFrom(...profileNames),
+      network,
+      phases: fc.record({ setup: network, solve: network }, { requiredKeys: [] }),
+      phase: fc.constantFrom(...policyPhases, null),
+    },
+    { requiredKeys: [] },
+  );
+
+  it('are refused with a field, or complete: then they say the same when they are completed again', () => {
+    const shown = Compile(PolicySchema);
+    let taken = 0;
+    fc.assert(
+      fc.property(policies, (policy) => {
+        if (!schema.Check(policy)) return;
+        const request = policy as PolicyRequest;
+        let terms;
+        try {
+          terms = completePolicy(request);
+        } catch (error) {
+          expect(PlatformError.is(error) && error.code === 'invalid_argument' && error.details['field']).toMatch(
+            /^policy\./,
+          );
+          return;
+        }
+        taken++;
+        expect(completePolicy(terms)).toEqual(terms);
+        expect(shown.Check({ ...terms, version: 1, changedAtMs: 1 })).toBe(true);
+        for (const { rules } of [terms.network, ...Object.values(terms.phases ?? {})]) {
+          for (const each of rules) {
+            expect(destinationOf(each)).toBeDefined();
+            for (const [low, high] of portRangesOf(each)) expect(1 <= low && low <= high && high <= 65_535).toBe(true);
+          }
+        }
+      }),
+      { numRuns: 3000 },
+    );
+    expect(taken).toBeGreaterThan(100);
+  });
 });

@@ -16,23 +16,25 @@ const closedNetwork: NetworkPolicy = { default: 'deny', rules: [], services: {},
 
 export const policyProfiles: Readonly<Record<ProfileName, PolicyProfile>> = {
   strict: {
-    summary: 'For code that nobody trusts: least kernel surface, and the network by name only.',
+    summary: 'For programs that nobody trusts, and that need no sandbox of their own.',
     processes: [
-      'no new privileges: setuid programs and file capabilities give nothing',
-      'no user namespaces, mounts or tracing of others inside',
+      'setuid programs and capabilities of files give nothing',
+      'root has the few capabilities that a package manager needs',
+      'no user namespaces',
+      'what tells of the host below /proc and /sys is covered',
     ],
     network: { ...closedNetwork, ipLiterals: false },
     refuses: { defaultAllow: true, ipLiterals: true },
   },
   default: {
-    summary: 'For agents: root inside may install packages and change users.',
-    processes: ['setuid programs work inside', 'no user namespaces or mounts inside'],
+    summary: 'For agents: root inside installs packages and becomes other users.',
+    processes: ['setuid programs work', 'user namespaces work, and so do browsers and bubblewrap'],
     network: closedNetwork,
     refuses: { defaultAllow: false, ipLiterals: false },
   },
   builder: {
-    summary: 'For builds and tools that isolate on their own, such as bubblewrap.',
-    processes: ['setuid programs work inside', 'user namespaces, and mounts in them, are allowed'],
+    summary: 'For building images: as default, and filesystems that programs serve.',
+    processes: ['setuid programs and user namespaces work', '/dev/fuse is there'],
     network: closedNetwork,
     refuses: { defaultAllow: false, ipLiterals: false },
   },

@@ -1,9 +1,10 @@
 import { causeOf } from '@dsec/contract';
 import fc from 'fast-check';
 import { describe, expect, it } from 'vitest';
-import { aRecord } from '../tests/records.ts';
+import { aPolicy, aRecord } from '../tests/records.ts';
 import { ENDED_KEPT_MS, MAX_ENDED, Registry } from './registry.ts';
 import { Sandbox, stateOfRecord } from './sandbox.ts';
+import type { SandboxRecord } from './sandbox-record.ts';
 
 const sandboxOf = (...parameters: Parameters<typeof aRecord>): Sandbox => {
   const record = aRecord(...parameters);
@@ -73,16 +74,25 @@ describe('the registry', () => {
     );
   });
 
-  it('cuts a page that would not fit one answer, and goes on behind the cut', () => {
+  const metadata = Object.fromEntries(Array.from({ length: 64 }, (_, index) => [`key ${index}`, '"'.repeat(1024)]));
+  const services = Object.fromEntries(
+    Array.from({ length: 64 }, (_, index) => [`${10 + index}`.padEnd(64, 's'), false]),
+  );
+  const network = { default: 'deny', rules: [], services, ipLiterals: true } as const;
+  const toolkits = Array.from({ length: 32 }, (_, index) => `${10 + index}`.padEnd(255, 't'));
+  it.each<[string, number, Partial<SandboxRecord>]>([
+    ['metadata', 40, { metadata }],
+    ['services', 900, { policy: aPolicy({ network }) }],
+    ['toolkits', 500, { toolkits }],
+  ])('cuts a page that would not fit one answer for its %s, and goes on behind the cut', (_, count, changes) => {
     const registry = new Registry();
-    const metadata = Object.fromEntries(Array.from({ length: 64 }, (_, index) => [`key ${index}`, '"'.repeat(1024)]));
-    for (let index = 0; index < 40; index++) registry.add(sandboxOf(`s${10 + index}`, { metadata }));
+    for (let index = 0; index < count; index++) registry.add(sandboxOf(`s${1000 + index}`, changes));
     const page = registry.list({ project: 'p' }, { limit: 1000 });
-    expect(page.sandboxes.length).toBeLessThan(40);
+    expect(page.sandboxes.length).toBeLessThan(count);
     expect(Buffer.byteLength(JSON.stringify(page.sandboxes.map((sandbox) => sandbox.info())))).toBeLessThan(
       4 * 1024 * 1024,
     );
-    expect(everyPage(registry, 1000)).toHaveLength(40);
+    expect(everyPage(registry, 1000)).toHaveLength(count);
   });
 
   it('refuses a cursor that no list returned', () => {

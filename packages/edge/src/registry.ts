@@ -2,7 +2,7 @@
  * Every sandbox that this edge knows: live ones, and ended ones for as long as they are kept. Lists are in the order of creation, and a
  * cursor names a place in that order, so that pages neither miss nor repeat a sandbox that is there throughout, whatever comes and goes.
  */
-import { PlatformError, type SandboxState } from '@dsec/contract';
+import { networkInForce, PlatformError, type SandboxState } from '@dsec/contract';
 import type { Sandbox } from './sandbox.ts';
 import { publicState } from './sandbox-machine.ts';
 
@@ -13,8 +13,10 @@ export const ENDED_KEPT_MS = 24 * 3600 * 1000;
 
 /** A page must fit one answer of the wire protocol, which takes 4 MiB. */
 const PAGE_BYTES = 3 * 1024 * 1024;
-/** All of a sandbox but its metadata and workdir, as JSON; a cause may have a long detail. */
+/** All of a sandbox but its metadata, workdir, toolkits and services, as JSON; a cause may have a long detail. */
 const SANDBOX_BYTES = 2 * 1024;
+/** What stands around a name: quotes, a comma, and `false` behind that of a service. */
+const NAME_BYTES = 10;
 /** A character may take this much in JSON. */
 const CHARACTER_BYTES = 6;
 
@@ -135,7 +137,10 @@ export class Registry {
 function jsonBytes({ record }: Sandbox): number {
   let characters = 0;
   for (const [name, value] of Object.entries(record.metadata)) characters += name.length + value.length + 1;
-  return SANDBOX_BYTES + (record.workdir.length + characters) * CHARACTER_BYTES;
+  // Their names are plain ASCII.
+  const names = [...(record.toolkits ?? []), ...Object.keys(networkInForce(record.policy).services)];
+  const plain = names.reduce((bytes, name) => bytes + name.length + NAME_BYTES, 0);
+  return SANDBOX_BYTES + plain + (record.workdir.length + characters) * CHARACTER_BYTES;
 }
 
 function matches(sandbox: Sandbox, filter: ListFilter): boolean {

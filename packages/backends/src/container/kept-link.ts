@@ -25,7 +25,7 @@ export interface KeptLinkOptions<Client> {
 }
 
 /** Bounds of the first question on a connection. */
-export interface GreetingOptions {
+interface GreetingOptions {
   readonly signal: AbortSignal;
   readonly timeoutMs: number;
 }

@@ -2,7 +2,7 @@
 import { PlatformError } from '@dsec/contract';
 
 /** About 100 MB. */
-export const MAX_NODE_RULES = 524_288;
+const MAX_NODE_RULES = 524_288;
 
 /** What one sandbox holds of it. */
 export interface RuleHold {
