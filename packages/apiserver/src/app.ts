@@ -7,6 +7,7 @@ import { packRoute } from './packs/pack-route.ts';
 import { bulkRoutes } from './sandboxes/bulk-routes.ts';
 import { contentRoutes } from './files/content-routes.ts';
 import { environmentRoutes } from './environments/environment-routes.ts';
+import { releaseRoute } from './environments/release-route.ts';
 import { usageRoutes } from './environments/usage-route.ts';
 import { execRoutes, stdinRoute } from './execs/exec-routes.ts';
 import { fileRoutes } from './files/file-routes.ts';
@@ -160,6 +161,7 @@ async function addRoutes(fastify: FastifyInstance, services: Services): Promise<
       packRoute(scopes, services);
       environmentRoutes(scopes, services);
       usageRoutes(scopes, services);
+      releaseRoute(scopes, services);
       keyRoutes(scopes, services);
       await Promise.resolve();
     });

@@ -70,6 +70,12 @@ export interface SandboxExit {
   readonly oomKills: number;
 }
 
+/** What was merged of several layers on a node, and the bytes that it takes. */
+export interface SetOnNode {
+  readonly set: string;
+  readonly sizeBytes: number;
+}
+
 /** A sandbox that the node has. */
 export interface PresentSandbox {
   readonly sandboxId: string;
@@ -124,6 +130,14 @@ export interface Backend extends AsyncDisposable {
   provide(layers: readonly string[]): Promise<void> | undefined;
   /** In the order of the layers (`sha256:` digests). @throws PlatformError `unavailable` when a layer is filled on demand and nobody fills */
   layerStates(layers: readonly string[], options?: CallOptions): Promise<readonly LayerState[]>;
+  /** What was merged of this layer and others. */
+  setsOn(layer: string): readonly SetOnNode[];
+  /**
+   * Lets go of a layer that no sandbox is known to need, and of its sets, so that its files can be removed. Creates that begin once this was called
+   * wait for it, and look for the layer anew. Its files may be gone already. False: somebody stands on it after all.
+   * @throws PlatformError `unavailable`, `timeout`
+   */
+  releaseLayer(layer: string, options?: CallOptions): Promise<boolean>;
   /**
    * Makes a sandbox; resolves when commands can run in it.
    * @throws PlatformError `environment_broken`, `disk_full`, `unavailable`, `connection_lost` (it may have been made), `create_failed`

@@ -11,6 +11,7 @@ export type {
   SandboxChanges,
   SandboxExit,
   SandboxSpec,
+  SetOnNode,
 } from './backend.ts';
 export type { NetworkControl, NetworkObserver, NetworkOffer, Uplink } from './network-control.ts';
 export { NoNetwork } from './no-network.ts';

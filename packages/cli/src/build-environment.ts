@@ -7,12 +7,14 @@ import {
   readsFiles,
   recipeDirectory,
   type BuildContext,
+  type LayerHolds,
 } from '@dsec/environment';
 import type { DSecClient } from '@dsec/libdsec';
 import { readFile, stat } from 'node:fs/promises';
 import { basename } from 'node:path';
 import type { Context } from './context.ts';
 import { EnvironmentCache } from './environment-cache.ts';
+import { openHolds } from './prune-layers.ts';
 import type { DataDirectory } from './server/data-directory.ts';
 import { size } from './table.ts';
 import type { Progress } from './terminal/progress.ts';
@@ -49,7 +51,8 @@ export async function buildEnvironment(
       cause: error,
     });
   });
-  const build = layerBuild(context, data, progress);
+  await using holds = await openHolds(context, data);
+  const build = layerBuild(context, { data, holds }, progress);
   progress.step(`building ${basename(request.file)}`);
   const isRecipe = !info.isDirectory() && /\.ya?ml$/.test(request.file);
   const { name, image, description, kind } = isRecipe
@@ -57,7 +60,7 @@ export async function buildEnvironment(
     : await fromImage(build, request);
   progress.step(`registering ${name}`);
   const { entrypoint = 'ignore' } = request;
-  return client.environments.put(name, image, {
+  return await client.environments.put(name, image, {
     kind,
     entrypoint,
     ...(description === undefined ? {} : { description }),
@@ -65,10 +68,15 @@ export async function buildEnvironment(
 }
 
 /** How layers are built into those of a server on this machine. */
-export function layerBuild(context: Context, data: DataDirectory, progress: Progress): BuildContext {
+export function layerBuild(
+  context: Context,
+  { data, holds }: { readonly data: DataDirectory; readonly holds: LayerHolds },
+  progress: Progress,
+): BuildContext {
   return {
     layersDirectory: data.layers,
     notesDirectory: data.notes,
+    holds,
     clock: context.clock,
     random: context.random,
     signal: context.interrupted,
@@ -93,7 +101,7 @@ async function fromRecipe(context: Context, build: BuildContext, request: BuildR
   const recipe = parseRecipe(text);
   // Files that the recipe reads are not part of its text, which is what names a cached build.
   const cache = request.cache === undefined || readsFiles(recipe) ? undefined : new EnvironmentCache(request.cache);
-  let image = await cache?.take(text, build.layersDirectory);
+  let image = await cache?.take(text, build);
   if (image === undefined) {
     const env = Object.fromEntries(
       BUILD_VARIABLES.flatMap((key) => (context.variables[key] === undefined ? [] : [[key, context.variables[key]]])),

@@ -100,7 +100,11 @@ export class BuildPlatform implements DockerfilePlatform {
     const { client, context, build, authFile, insecure = [], mirrors = {}, onLine } = this.#options;
     const environment = await client.environments.get(reference).catch(ignoreUnknown);
     if (environment !== undefined) {
-      if (environment.kind === 'base') return environment.image;
+      if (environment.kind === 'base') {
+        // Its name may be taken away before the build has one.
+        for (const layer of environment.image.layers) await build.holds?.hold(layer);
+        return environment.image;
+      }
       throw new PlatformError(
         'invalid_argument',
         `${reference} is a ${environment.kind}: only a base can be built on`,

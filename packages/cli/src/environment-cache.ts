@@ -1,5 +1,6 @@
 import type { EnvironmentImage } from '@dsec/contract';
 import { EnvironmentImageSchema } from '@dsec/contract';
+import type { BuildContext } from '@dsec/environment';
 import { compileSchema, writeDurably } from '@dsec/kit';
 import { createHash } from 'node:crypto';
 import { constants } from 'node:fs';
@@ -21,14 +22,20 @@ export class EnvironmentCache {
     this.#directory = directory;
   }
 
-  /** Puts what was built from this recipe into `layersDirectory`. Undefined when there is nothing. */
-  async take(recipe: string, layersDirectory: string): Promise<EnvironmentImage | undefined> {
+  /** Puts what was built from this recipe among the layers. Undefined when there is nothing. */
+  async take(
+    recipe: string,
+    { layersDirectory, holds }: Pick<BuildContext, 'layersDirectory' | 'holds'>,
+  ): Promise<EnvironmentImage | undefined> {
     const entry = this.#entry(recipe);
     if (!(await exists(join(entry, IMAGE_FILE)))) return undefined;
     const image = parser.parse(JSON.parse(await readFile(join(entry, IMAGE_FILE), 'utf8')), {
       what: 'a cached environment',
     });
-    for (const hex of image.layers.map(hexOf)) await copyLayer(join(entry, hex), layersDirectory, hex);
+    for (const layer of image.layers) {
+      await holds?.hold(layer);
+      await copyLayer(join(entry, hexOf(layer)), layersDirectory, hexOf(layer));
+    }
     return image;
   }
 

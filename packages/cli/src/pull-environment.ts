@@ -2,6 +2,7 @@ import type { EntrypointMode, Environment } from '@dsec/contract';
 import { AuthFile, parsePlatform, pullImage, type BuildContext, type LayerProgress } from '@dsec/environment';
 import type { DSecClient } from '@dsec/libdsec';
 import type { Context } from './context.ts';
+import { openHolds } from './prune-layers.ts';
 import type { DataDirectory } from './server/data-directory.ts';
 import { size } from './table.ts';
 import type { Progress } from './terminal/progress.ts';
@@ -33,9 +34,11 @@ export async function pullEnvironment(
   const { image, insecure = [], mirrors = {}, platform, timeoutS, mergeUpToBytes } = request;
   const auth = await AuthFile.find({ path: request.authFile, variables: context.variables });
   const download = new DownloadProgress(image, progress);
+  await using holds = await openHolds(context, data);
   const build: BuildContext = {
     layersDirectory: data.layers,
     notesDirectory: data.notes,
+    holds,
     clock: context.clock,
     random: context.random,
     signal: context.interrupted,
@@ -57,7 +60,7 @@ export async function pullEnvironment(
   });
   const name = request.name ?? image.split('@')[0] ?? image;
   progress.step(`registering ${name}`);
-  return client.environments.put(name, built, { entrypoint: request.entrypoint ?? 'ignore' });
+  return await client.environments.put(name, built, { entrypoint: request.entrypoint ?? 'ignore' });
 }
 
 const BAR_CELLS = 24;

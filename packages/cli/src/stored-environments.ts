@@ -14,6 +14,7 @@ import { layerDataPath, layerImagePath, readLayerRecord } from '@dsec/environmen
 import type { DSecClient } from '@dsec/libdsec';
 import type { Context } from './context.ts';
 import { digestOf, isOnDemand } from './layers.ts';
+import { openHolds } from './prune-layers.ts';
 import { blobSettingsOf, openCheckedStore, readBlobSettings } from './server/blob-settings.ts';
 import type { DataDirectory } from './server/data-directory.ts';
 import { size } from './table.ts';
@@ -51,6 +52,8 @@ export async function uploadEnvironment(
   const { name, image } = named;
   const uploader = new LayerUploader({ store, clock: context.clock });
   const count = image.layers.length;
+  await using holds = await openHolds(context, data);
+  for (const layer of image.layers) await holds.hold(layer);
   let [bytes, newBytes] = [0, 0];
   for (const [index, layer] of image.layers.toReversed().entries()) {
     progress.step(`uploading ${name}: layer ${index + 1} of ${count}`);

@@ -82,10 +82,10 @@ test('a cached environment is handed out whole, and only for the same recipe', a
   const config = { env: {}, user: 'root', workdir: '/', entrypoint: [], cmd: [], labels: {} };
   const image = { layers: [`sha256:${hex}`], config, architecture: 'amd64', sizeBytes: 5 };
   const cache = new EnvironmentCache(join(directory, 'cache'));
-  expect(await cache.take('name: x', next)).toBeUndefined();
+  expect(await cache.take('name: x', { layersDirectory: next })).toBeUndefined();
   await cache.keep('name: x', image, layers);
-  expect(await cache.take('name: y', next)).toBeUndefined();
-  expect(await cache.take('name: x', next)).toEqual(image);
+  expect(await cache.take('name: y', { layersDirectory: next })).toBeUndefined();
+  expect(await cache.take('name: x', { layersDirectory: next })).toEqual(image);
   expect(await readFile(join(next, hex, 'rootfs.erofs'), 'utf8')).toBe('image');
 });
 

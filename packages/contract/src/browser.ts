@@ -11,6 +11,7 @@ export * from './public/environment.ts';
 export * from './public/environment-usage.ts';
 export * from './public/exec.ts';
 export * from './public/file.ts';
+export * from './public/layer-release.ts';
 export * from './public/pack.ts';
 export * from './public/policy.ts';
 export * from './public/port.ts';

@@ -21,6 +21,7 @@ import type { JsonObject, WireServerStream } from '@dsec/native-link';
 import { sendChanges } from './changes.ts';
 import { created, createMany, stopMany } from './bulk.ts';
 import type { Creator, CreateRequest } from './creator.ts';
+import { releaseLayers } from './layer-release.ts';
 import { layersInUse } from './layer-usage.ts';
 import type { Lifecycle } from './lifecycle.ts';
 import type { PackCall, PackDone, Packs } from './packs.ts';
@@ -39,6 +40,8 @@ export interface EdgeServerParts {
   readonly lifecycle: Lifecycle;
   readonly creator: Creator;
   readonly packs: Packs;
+  /** The layers of the node. */
+  readonly layersDirectory: string;
   readonly policies: Policies;
 }
 
@@ -57,6 +60,7 @@ const parsers = {
   'policy.set': compileSchema(edgeParams['policy.set']),
   'policy.phase': compileSchema(edgeParams['policy.phase']),
   'layer.usage': compileSchema(edgeParams['layer.usage']),
+  'layer.release': compileSchema(edgeParams['layer.release']),
   'composition.list': compileSchema(edgeParams['composition.list']),
   'sandbox.changes': compileSchema(edgeParams['sandbox.changes']),
   'sandbox.pack': compileSchema(edgeParams['sandbox.pack']),
@@ -113,6 +117,8 @@ export class EdgeServer {
         return await this.#policy(method, params);
       case 'layer.usage':
         return await layersInUse(this.#parts, parsers[method].parse(params), stream.signal);
+      case 'layer.release':
+        return await releaseLayers(this.#parts, parsers[method].parse(params), stream.signal);
       case 'composition.list':
         return await this.#compositions(params);
       case 'sandbox.pack':

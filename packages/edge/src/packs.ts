@@ -13,6 +13,7 @@ import type { Backend } from '@dsec/backends';
 import type { Clock, Network } from '@dsec/kit';
 import { WireClient, type WireStream } from '@dsec/native-link';
 import { takeChanges } from './changes.ts';
+import { NeededByPacks } from './needed-by-packs.ts';
 import type { PackAnswer } from './packer/pack-answer.ts';
 import type { Sandbox } from './sandbox.ts';
 
@@ -41,6 +42,8 @@ interface Running {
   readonly fingerprint: string;
   readonly done: Promise<PackDone>;
   readonly listeners: Set<Listener>;
+  /** Those of the answer, when it is there. */
+  layers?: readonly string[];
 }
 
 export interface PacksParts {
@@ -53,11 +56,14 @@ export interface PacksParts {
 }
 
 export class Packs {
+  /** The layers that packs need. */
+  readonly needed: NeededByPacks;
   readonly #parts: PacksParts;
   readonly #byKey = new Map<string, Running>();
 
   constructor(parts: PacksParts) {
     this.#parts = parts;
+    this.needed = new NeededByPacks(parts.clock);
   }
 
   /**
@@ -77,9 +83,19 @@ export class Packs {
     const { listeners, done } = running;
     listeners.add(onProgress);
     try {
-      return await done;
+      const packed = await done;
+      // Whoever joins names it later than the first.
+      this.needed.answered(layersOf(packed));
+      return packed;
     } finally {
       listeners.delete(onProgress);
+    }
+  }
+
+  /** Remembers no pack any more that made this layer, which is about to be removed: whoever asks again has it made again. */
+  forget(layer: string): void {
+    for (const [key, running] of this.#byKey) {
+      if (running.layers?.includes(layer) === true) this.#byKey.delete(key);
     }
   }
 
@@ -89,7 +105,11 @@ export class Packs {
     const done = this.#run(call, tell, this.#parts.signal);
     const running: Running = { fingerprint, done, listeners };
     this.#byKey.set(key, running);
-    done.catch(() => this.#byKey.delete(key));
+    // The key may have been forgotten meanwhile, and be of a newer pack.
+    done.then(
+      (packed) => void (running.layers = layersOf(packed)),
+      () => this.#byKey.get(key) === running && this.#byKey.delete(key),
+    );
     for (const oldest of this.#byKey.keys()) {
       if (this.#byKey.size <= MAX_REMEMBERED) break;
       this.#byKey.delete(oldest);
@@ -101,6 +121,7 @@ export class Packs {
     const { sandbox, request, config, architecture } = call;
     const { backend } = this.#parts;
     const { layers } = sandbox.record;
+    using _needed = this.needed.running(layers);
     sandbox.lifetime?.enter();
     try {
       const wire = await this.#packer(signal);
@@ -108,7 +129,9 @@ export class Packs {
         await using changes = await takeChanges(backend, sandbox, signal);
         const stream = wire.open('pack', { request, config, architecture }, { signal });
         const [answer] = await Promise.all([follow(stream, onProgress), send(stream, changes.bytes)]);
-        return { ...answer, frozenMs: changes.frozenMs, layers };
+        const packed = { ...answer, frozenMs: changes.frozenMs, layers };
+        this.needed.answered(layersOf(packed));
+        return packed;
       } finally {
         await wire.close();
       }
@@ -123,6 +146,8 @@ export class Packs {
     return WireClient.connect(await network.connectUnix(packerSocket, { signal }), { role: 'edge', clock });
   }
 }
+
+const layersOf = ({ image, layers }: PackDone): readonly string[] => [...(image?.layers ?? []), ...layers];
 
 /** Sends the archive. An archive that is not whole ends the pack with the reason. */
 async function send(stream: WireStream, bytes: AsyncIterable<Buffer>): Promise<void> {

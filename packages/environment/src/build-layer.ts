@@ -58,7 +58,7 @@ export const buildLayer = (
       source,
       config,
     });
-    await publish(context.layersDirectory, digest, draft);
+    await publish(context, digest, draft);
     return { layers: [digest], config, sizeBytes, architecture };
   });
 

@@ -31,7 +31,7 @@ export { parseRecipe, RecipeSchema, type Recipe } from './recipe.ts';
 export { readsFiles } from './recipe-files.ts';
 export { buildRecipe, recipeDirectory, type RecipeBuild } from './recipe-build.ts';
 export { completeRoot, completeUpperRoot } from './root-skeleton.ts';
-export { LayerSets, type HeldSet, type LayerSetsOptions } from './sets/layer-sets.ts';
+export { LayerSets, type HeldSet, type LayerSetsOptions, type SetOnDisk } from './sets/layer-sets.ts';
 export { MergeThread, type SetMerger } from './sets/merge-thread.ts';
 export { AuthFile, type AuthFileSearch } from './registry/auth-file.ts';
 export { parsePlatform, pullImage, type ImagePull } from './registry/pull-image.ts';

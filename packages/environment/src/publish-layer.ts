@@ -5,6 +5,7 @@ import { syncDirectory, throwIfAborted, writeDurably } from '@dsec/kit';
 import type { BuildContext } from './build-context.ts';
 import { draftName, removeDraft, removeStaleDrafts } from './draft.ts';
 import { RECORD_FILE } from './layer-files.ts';
+import { restoreLayers } from './layer-removal.ts';
 import { checkedRecord, type LayerRecord } from './layer-record.ts';
 import { readLayerRecord } from './layer-store.ts';
 
@@ -34,6 +35,7 @@ export const withDraft = async <Result>(
   const { layersDirectory } = context;
   throwIfAborted(context.signal);
   await mkdir(layersDirectory, { recursive: true, mode: DIRECTORY_MODE });
+  await restoreLayers(layersDirectory).catch(ignoreDenied);
   await removeStaleDrafts(layersDirectory);
   const path = join(layersDirectory, await draftName(context.random));
   const draft = { staged: join(path, 'layer'), scratch: join(path, 'scratch'), replaced: join(path, 'replaced') };
@@ -59,8 +61,13 @@ export const writeRecord = (draft: Draft, record: LayerRecord): Promise<void> =>
 const PUBLISH_ATTEMPTS = 8;
 
 /** Gives the finished layer its name, unless it is there already. */
-export const publish = async (layersDirectory: string, digest: string, draft: Draft): Promise<void> => {
+export const publish = async (
+  { layersDirectory, holds }: BuildContext,
+  digest: string,
+  draft: Draft,
+): Promise<void> => {
   const { staged, replaced } = draft;
+  await holds?.hold(digest);
   const hex = digest.slice('sha256:'.length);
   const target = join(layersDirectory, hex);
   for (let attempt = 1; ; attempt++) {
@@ -95,6 +102,11 @@ const diskFull = (error: unknown): PlatformError | undefined => {
     cause = cause.cause;
   }
   return undefined;
+};
+
+/** What is root's is root's to put back. */
+const ignoreDenied = (error: unknown): void => {
+  if (!hasErrno(error, 'EACCES') && !hasErrno(error, 'EPERM')) throw error;
 };
 
 const hasErrno = (error: unknown, code: string): boolean =>

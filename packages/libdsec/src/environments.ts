@@ -1,11 +1,13 @@
 import {
   EnvironmentSchema,
   EnvironmentUsageSchema,
+  ReleasedLayersSchema,
   type EntrypointMode,
   type Environment,
   type EnvironmentImage,
   type EnvironmentKind,
   type EnvironmentUsage,
+  type ReleasedLayers,
 } from '@dsec/contract';
 import { listCompositions, type CompositionFilter, type CompositionList } from './composition-list.ts';
 import { listEnvironments, type EnvironmentFilter, type EnvironmentList } from './environment-list.ts';
@@ -19,6 +21,8 @@ const parseUsage = parserOf<typeof EnvironmentUsageSchema, EnvironmentUsage>(
   EnvironmentUsageSchema,
   'usage of an environment',
 );
+
+const parseReleased = parserOf<typeof ReleasedLayersSchema, ReleasedLayers>(ReleasedLayersSchema, 'released layers');
 
 /** What sandboxes can start from. */
 export class Environments {
@@ -87,6 +91,25 @@ export class Environments {
     return this.#api.json(
       { method: 'PUT', path: this.#path(name), what: `registering environment ${name}`, json, repeatable: 'always' },
       parseEnvironment,
+      call,
+    );
+  }
+
+  /**
+   * Has the node let go of layers that no environment names and nothing stands on, so that root can remove their files. May be asked again.
+   *
+   * @param layers digests, at most 1,024
+   * @param options.dryRun only say what would be let go
+   */
+  async releaseLayers(
+    layers: readonly string[],
+    options: CallOptions & { readonly dryRun?: boolean } = {},
+  ): Promise<ReleasedLayers> {
+    const { dryRun = false, ...call } = options;
+    const json = { layers, dryRun };
+    return this.#api.json(
+      { method: 'POST', path: '/layers/release', what: 'letting go of layers', json, repeatable: 'always' },
+      parseReleased,
       call,
     );
   }

@@ -12,6 +12,7 @@ export {
   type FileEntry,
   type FileEvent,
   type KeyInfo,
+  type ReleasedLayers,
   type NetworkPolicy,
   type NetworkPolicyRequest,
   type NetworkRule,

@@ -6,11 +6,13 @@ import {
   LayersInUseSchema,
   PlatformError,
   PolicySchema,
+  ReleasedLayersSchema,
   SandboxSchema,
   SessionSchema,
   UsageSchema,
   type FileEntry,
   type Policy,
+  type ReleasedLayers,
   type SandboxInfo,
 } from '@dsec/contract';
 import { compileSchema, type Parser } from '@dsec/kit';
@@ -111,6 +113,7 @@ export const checkSandboxPage = checkOf(SandboxPageSchema);
 export const checkPolicy = checkOf<typeof PolicySchema, Policy>(PolicySchema);
 export const checkUsage = checkOf(UsageSchema);
 export const checkLayersInUse = checkOf(LayersInUseSchema);
+export const checkReleasedLayers = checkOf<typeof ReleasedLayersSchema, ReleasedLayers>(ReleasedLayersSchema);
 export const checkCompositions = checkOf(CompositionPageSchema);
 export const checkProcesses = checkOf(ProcessesSchema);
 export const checkBulkItem = checkOf<typeof BulkItemSchema, object>(BulkItemSchema);

@@ -16,6 +16,7 @@ import type {
   PresentSandbox,
   SandboxChanges,
   SandboxSpec,
+  SetOnNode,
 } from '../backend.ts';
 import type { NetworkControl } from '../network-control.ts';
 import { AetherChannel } from './aether-channel.ts';
@@ -99,8 +100,15 @@ export class ContainerBackend implements Backend {
   }
 
   async layerStates(layers: readonly string[], { signal }: CallOptions = {}): Promise<readonly LayerState[]> {
-    if (this.#layers !== undefined) return await this.#layers.states(layers, signal);
-    throw new PlatformError('unavailable', 'this edge was not told where the layers of its node are');
+    return await this.#supply.states(layers, signal);
+  }
+
+  setsOn(layer: string): readonly SetOnNode[] {
+    return this.#sets.on(layer);
+  }
+
+  async releaseLayer(layer: string, { signal }: CallOptions = {}): Promise<boolean> {
+    return (await this.#supply.release(layer, signal)) && (await this.#sets.leave(layer));
   }
 
   async create(spec: SandboxSpec, options: ChannelOptions): Promise<Channel> {
@@ -160,6 +168,11 @@ export class ContainerBackend implements Backend {
   async [Symbol.asyncDispose](): Promise<void> {
     await this.network[Symbol.asyncDispose]();
     await this.#launcher[Symbol.asyncDispose]();
+  }
+
+  get #supply(): LayerSupply {
+    if (this.#layers !== undefined) return this.#layers;
+    throw new PlatformError('unavailable', 'this edge was not told where the layers of its node are');
   }
 
   /** A merge, too, holds up none that need nothing of it. */

@@ -68,6 +68,8 @@ let clock: ManualClock;
 let layerd: LayerdDouble;
 let listener: Listener;
 let forgotten: string[];
+/** What the launcher does when it is to let go. */
+let onForget: () => Promise<void>;
 beforeEach(async () => {
   directory = await mkdtemp(join(tmpdir(), 'dsec-supply-'));
   await mkdir(join(directory, 'layers'));
@@ -75,6 +77,7 @@ beforeEach(async () => {
   clock = new ManualClock();
   layerd = new LayerdDouble();
   forgotten = [];
+  onForget = () => Promise.resolve();
   listener = await new SystemNetwork().listenUnix(join(directory, 'layerd.sock'), (connection) => {
     serve(connection, (method, params) => Promise.resolve().then(() => layerd.answer(method, params)), {
       role: 'layerd',
@@ -95,7 +98,7 @@ function supply(store: ObjectStore = storeOf()): LayerSupply {
     layerd: new LayerdLink({ ...parts, socket: join(directory, 'layerd.sock') }),
     forget: (name) => {
       forgotten.push(name);
-      return Promise.resolve();
+      return onForget();
     },
     layersDirectory: join(directory, 'layers'),
     fetchDirectory: join(directory, 'fetched'),
@@ -259,4 +262,72 @@ test('says how much of a layer is here: all that was built here, what layerd say
   ]);
   expect(layerd.calls).toHaveLength(1);
   expect(await supply().states([])).toEqual([]);
+});
+
+/** What a promise is worth, while time passes. */
+async function passing<T>(promise: Promise<T>): Promise<T> {
+  let isOver = false;
+  const over = (): void => void (isOver = true);
+  promise.then(over, over);
+  await expect
+    .poll(
+      async () => {
+        await clock.advance(50);
+        return isOver;
+      },
+      { interval: 2, timeout: 10_000 },
+    )
+    .toBe(true);
+  return await promise;
+}
+
+test('lets go of a layer for good, and whoever comes meanwhile waits and looks for it anew', async () => {
+  await present(1);
+  await present(2, ['layer.json', 'data']);
+  const layers = supply();
+  await layers.provide([layer(1), layer(2)]);
+  const letting = Promise.withResolvers<undefined>();
+  onForget = () => letting.promise;
+  const released = [layers.release(layer(1)), layers.release(layer(2))];
+  const again = layers.provide([layer(1), layer(2)]);
+  expect(again).toBeDefined();
+  // Somebody waits for it: it is not to be let go again.
+  expect(await layers.release(layer(1))).toBe(false);
+  expect(layerd.calls).toEqual(['layer.open 1']);
+  letting.resolve(undefined);
+  expect(await Promise.all(released)).toEqual([true, true]);
+  await again;
+  // Nobody fills the other.
+  expect(layerd.calls).toEqual(['layer.open 1', 'layer.close 1', 'layer.open 1']);
+  expect(forgotten).toEqual([layer(1), layer(2)]);
+});
+
+test('closes what was opened although its files are gone, and keeps what somebody stands on', async () => {
+  for (const number of [1, 2, 3]) await present(number);
+  const layers = supply();
+  await layers.provide([layer(1), layer(2), layer(3)]);
+  await rm(join(directory, 'layers', layer(1).slice('sha256:'.length)), { recursive: true });
+  expect(await layers.release(layer(1))).toBe(true);
+  expect(layerd.open).toEqual(new Set([layer(2), layer(3)]));
+  layerd.mounted.add(layer(2));
+  expect(await passing(layers.release(layer(2)))).toBe(false);
+  layerd.mounted.delete(layer(2));
+  await layers.provide([layer(2)]);
+  // The kernel takes a moment to let go of what the launcher has let go of.
+  layerd.mounted.add(layer(2));
+  const before = layerd.calls.length;
+  const settling = layers.release(layer(2));
+  await expect.poll(() => layerd.calls.length).toBeGreaterThan(before);
+  layerd.mounted.delete(layer(2));
+  expect(await passing(settling)).toBe(true);
+  onForget = () => Promise.reject(new PlatformError('layer_in_use', 'a sandbox stands on it'));
+  expect(await layers.release(layer(3))).toBe(false);
+  expect(layerd.open).toEqual(new Set([layer(3)]));
+  await layers.provide([layer(2), layer(3)]);
+  // What the launcher cannot be asked is told to whoever lets go, and to no create.
+  onForget = () => Promise.reject(new PlatformError('unavailable', 'the launcher is away'));
+  const failing = layers.release(layer(3));
+  const waiting = layers.provide([layer(3)]);
+  await expect(failing).rejects.toMatchObject({ code: 'unavailable' });
+  await waiting;
 });

@@ -26,6 +26,11 @@ const IDLE_MS = 600_000;
 /** Layers that are closed at once when there is no room for another. */
 const CLOSE_BATCH = 64;
 const HEX = /^[0-9a-f]{64}$/;
+/** Blanks that stand on a layer end before it is let go. */
+const RELEASE_TIMEOUT_MS = 60_000;
+/** The kernel lets go of the files of a mount a moment after it is gone; until then layerd takes it for mounted. */
+const SETTLE_MS = 5000;
+const SETTLE_PAUSE_MS = 20;
 /** How long looking at layers may take. */
 const STATES_TIMEOUT_MS = 30_000;
 const NOT_HERE: LayerState = { dataBytes: undefined, presentBytes: 0, touchedBytes: undefined };
@@ -114,6 +119,43 @@ export class LayerSupply {
       const { dataBytes, presentBytes, touchedBytes } = states.get(layer) ?? NOT_HERE;
       return { dataBytes, presentBytes, touchedBytes };
     });
+  }
+
+  /**
+   * Lets go of a layer whose files are to be removed, or are gone. Creates that come meanwhile wait, and look for it anew. False: somebody needs it.
+   * @throws PlatformError `unavailable`, `timeout`
+   */
+  async release(layer: string, signal?: AbortSignal): Promise<boolean> {
+    if (this.#making.has(layer) || this.#closing.has(layer)) return false;
+    const isOpened = this.#opened.delete(layer);
+    this.#whole.delete(layer);
+    const releasing = this.#release(layer, isOpened, signal);
+    // Why it failed is nothing to those who wait.
+    this.#closing.set(
+      layer,
+      releasing.catch(() => false),
+    );
+    return await releasing.finally(() => this.#closing.delete(layer));
+  }
+
+  async #release(layer: string, isOpened: boolean, signal: AbortSignal | undefined): Promise<boolean> {
+    const { clock, layerd } = this.#options;
+    using deadline = new Deadline({
+      clock,
+      what: `letting go of layer ${layer}`,
+      timeoutMs: RELEASE_TIMEOUT_MS,
+      signal,
+    });
+    // One that was opened has files there, wherever they are now.
+    const isFilled = isOpened || (await this.#isFilledOnDemand(layer));
+    const { signal: waiting } = deadline;
+    if (!(await isDone(this.#options.forget(layer, waiting)))) return false;
+    const endsMs = clock.monotonicMs() + SETTLE_MS;
+    while (isFilled && !(await isDone(layerd.call((client, options) => client.layerClose(layer, options), waiting)))) {
+      if (clock.monotonicMs() >= endsMs) return false;
+      await clock.sleep(SETTLE_PAUSE_MS, { signal: waiting });
+    }
+    return true;
   }
 
   #isReady(layer: string): boolean {
@@ -208,15 +250,10 @@ export class LayerSupply {
   async #close(layer: string, signal: AbortSignal): Promise<boolean> {
     const { layerd, forget } = this.#options;
     this.#opened.delete(layer);
-    try {
-      await forget(layer, signal);
-      await layerd.call((client, options) => client.layerClose(layer, options), signal);
-      know(this.#closed, layer);
-      return true;
-    } catch (error) {
-      if (PlatformError.is(error) && error.code === 'layer_in_use') return false;
-      throw error;
-    }
+    if (!(await isDone(forget(layer, signal)))) return false;
+    const isClosed = await isDone(layerd.call((client, options) => client.layerClose(layer, options), signal));
+    if (isClosed) know(this.#closed, layer);
+    return isClosed;
   }
 
   async #fetch(layer: string, signal: AbortSignal): Promise<ChunkMap> {
@@ -266,6 +303,17 @@ export class LayerSupply {
   /** One that was built here has no chunk map, and all of its data. */
   async #isFilledOnDemand(layer: string): Promise<boolean> {
     return (await this.#has(layer, 'chunks')) && (await this.#has(layer, 'data'));
+  }
+}
+
+/** False: it is in use. */
+async function isDone(call: Promise<void>): Promise<boolean> {
+  try {
+    await call;
+    return true;
+  } catch (error) {
+    if (PlatformError.is(error) && error.code === 'layer_in_use') return false;
+    throw error;
   }
 }
 

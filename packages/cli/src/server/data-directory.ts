@@ -33,6 +33,10 @@ export class DataDirectory {
   get notes(): string {
     return join(this.path, 'notes');
   }
+  /** Which layers builds rely on that have no name yet. */
+  get holds(): string {
+    return join(this.path, 'holds');
+  }
   get sets(): string {
     return join(this.path, 'sets');
   }

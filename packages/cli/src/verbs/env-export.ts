@@ -25,6 +25,7 @@ export function exportVerb(env: Command, context: Context): void {
     .action(async (name: string, options: ExportOptions) => {
       requireRoot('env export');
       const { exportImage } = await import('@dsec/environment');
+      const { openHolds } = await import('../prune-layers.ts');
       const progress = startProgress(context);
       const { clock, random, interrupted: signal } = context;
       const startedMs = clock.monotonicMs();
@@ -32,7 +33,10 @@ export function exportVerb(env: Command, context: Context): void {
       try {
         await using client = await connect(context, options);
         const { image } = await client.environments.get(name);
-        const layersDirectory = dataDirectoryOf(context, options).layers;
+        const data = dataDirectoryOf(context, options);
+        const layersDirectory = data.layers;
+        await using holds = await openHolds(context, data);
+        for (const layer of image.layers) await holds.hold(layer);
         const onProgress = ({ step }: { readonly step: string }): void => progress.detail(step);
         const exported = await exportImage(
           { layersDirectory, clock, random, signal, onProgress },

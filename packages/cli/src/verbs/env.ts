@@ -10,12 +10,13 @@ import {
 import { Option, type Command } from 'commander';
 import { decimal, integer, pairs, rules, seconds, sizeBytes, sizeMib, withConnection } from '../arguments.ts';
 import { connect, dataDirectoryOf, type ConnectionOptions } from '../connection.ts';
-import { print, printJson, say, type Context } from '../context.ts';
+import { print, printJson, type Context } from '../context.ts';
 import type { RegistryOptions } from '../registry-options.ts';
 import { boundArgs, type BoundOptions } from '../sandbox-options.ts';
 import { requireRoot } from '../server/installation.ts';
 import { eligibleVerbs } from './env-eligible.ts';
 import { exportVerb } from './env-export.ts';
+import { pruneVerbs } from './env-prune.ts';
 import { storeVerbs } from './env-stored.ts';
 import { usageVerb } from './env-usage.ts';
 import { duration, size, table } from '../table.ts';
@@ -59,7 +60,7 @@ const MERGE_HELP =
 export function environmentVerb(program: Command, context: Context): void {
   const env = program
     .command('env')
-    .description('environments, what sandboxes start from: build, pull, push, ls, show, rm');
+    .description('environments, what sandboxes start from: build, pull, push, ls, show, rm, prune');
   buildVerb(env, context);
   withRegistry(
     withConnection(
@@ -126,6 +127,7 @@ export function environmentVerb(program: Command, context: Context): void {
         throw error;
       }
     });
+  pruneVerbs(env, context);
   exportVerb(env, context);
   storeVerbs(env, context);
   usageVerb(env, context);
@@ -153,15 +155,6 @@ export function environmentVerb(program: Command, context: Context): void {
     async (name: string, options: ConnectionOptions) => {
       await using client = await connect(context, options);
       printJson(context, await client.environments.get(name));
-    },
-  );
-  withConnection(env.command('rm <name...>').description('take names away; sandboxes that run from them go on')).action(
-    async (names: readonly string[], options: ConnectionOptions) => {
-      await using client = await connect(context, options);
-      for (const name of names) {
-        await client.environments.remove(name);
-        say(context, `environment ${name} is removed`);
-      }
     },
   );
 }
@@ -242,6 +235,7 @@ async function build(
   // They load what reads and writes images, which no other verb needs.
   const { buildEnvironment, layerBuild } = await import('../build-environment.ts');
   const { buildDockerfileEnvironment, findDockerfile } = await import('../build-dockerfile.ts');
+  const { openHolds } = await import('../prune-layers.ts');
   const { name, target, buildArg, cache, reference, reuse, mergeUpTo } = options;
   const { entrypoint } = options;
   const data = dataDirectoryOf(context, options);
@@ -258,7 +252,9 @@ async function build(
   const { authFile, insecure } = options;
   const sandbox = boundArgs(options);
   const request = { place, name, target, buildArgs: buildArg, reuse: cache, sandbox, authFile, insecure, entrypoint };
-  return await buildDockerfileEnvironment(context, client, layerBuild(context, data, progress), request, progress);
+  await using holds = await openHolds(context, data);
+  const made = layerBuild(context, { data, holds }, progress);
+  return await buildDockerfileEnvironment(context, client, made, request, progress);
 }
 
 /** Options that every verb has that speaks to a registry. */

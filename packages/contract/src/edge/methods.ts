@@ -6,6 +6,7 @@
 import { Type, type Static } from 'typebox';
 import { limits } from '../limits.ts';
 import { DigestSchema, EnvironmentConfigSchema, EnvironmentImageSchema } from '../public/environment.ts';
+import { LayerReleaseSchema } from '../public/layer-release.ts';
 import { PackRequestSchema } from '../public/pack.ts';
 import { PhaseRequestSchema, PolicyUpdateSchema } from '../public/policy.ts';
 import {
@@ -117,6 +118,8 @@ export const edgeParams = {
     { environment: EnvironmentNameSchema, layers: Type.Array(DigestSchema, { maxItems: limits.layers }) },
     closed,
   ),
+  /** ok ReleasedLayers, without what environments name */
+  'layer.release': LayerReleaseSchema,
   /** ok CompositionPage */
   'composition.list': Type.Object(
     {

@@ -119,6 +119,34 @@ describe('sets of layers', () => {
     expect((await stat(image)).ino).toBe(ino);
   });
 
+  it('go with a layer that they stand on, and are made again by whoever wants them after all', async () => {
+    await using own = await bench();
+    const [a, b, c] = [await layerOf(own.place, 'a'), await layerOf(own.place, 'b'), await layerOf(own.place, 'c')];
+    const first = await own.sets();
+    const [one, other] = [await touch(first, [a, b]), await touch(first, [c, b])];
+    // A later process knows of them too.
+    const sets = await own.sets();
+    const { size: sizeBytes } = await stat(join(setDirectory(own.directory, one), SET_IMAGE_FILE));
+    expect(sets.on(a)).toEqual([{ set: one, sizeBytes }]);
+    expect(sets.on(b).map(({ set }) => set)).toEqual([one, other]);
+    expect(await sets.leave(a)).toBe(true);
+    expect(await own.names()).toEqual([hexOf(other)]);
+    expect([sets.on(a), sets.has([a, b])]).toEqual([[], false]);
+    expect(await touch(sets, [a, b])).toBe(one);
+    {
+      using _held = await sets.acquire([c, b]);
+      expect(await sets.leave(c)).toBe(false);
+    }
+    own.inUse.add(other);
+    expect(await sets.leave(c)).toBe(false);
+    expect(await own.names()).toHaveLength(2);
+    own.inUse.clear();
+    const [left, again] = await Promise.all([sets.leave(b), touch(sets, [a, b])]);
+    // One of them was wanted meanwhile: it is there, whichever came first.
+    expect([typeof left, again]).toEqual(['boolean', one]);
+    expect(await own.names()).toContain(hexOf(one));
+  });
+
   it('are equal bytes wherever they are made', async () => {
     const made: Buffer[] = [];
     for (let turn = 0; turn < 2; turn++) {

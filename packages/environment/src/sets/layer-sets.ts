@@ -3,7 +3,7 @@ import { join } from 'node:path';
 import { orAborted, type Clock, type Logger } from '@dsec/kit';
 import { removeStaleDrafts } from '../draft.ts';
 import type { SetMerger } from './merge-thread.ts';
-import { readSetRecord, setDigest, setDirectory, SET_RECORD_FILE } from './set-record.ts';
+import { readSetRecord, setDigest, setDirectory, SET_RECORD_FILE, type SetRecord } from './set-record.ts';
 
 /** Sets that are kept, in use or not; beyond, those go that no sandbox stands on, the longest unused first. */
 const MAX_SETS = 512;
@@ -32,7 +32,14 @@ export interface HeldSet extends Disposable {
   renew(signal?: AbortSignal): Promise<void>;
 }
 
+/** A set, and what its image takes. */
+export interface SetOnDisk {
+  readonly set: string;
+  readonly sizeBytes: number;
+}
+
 interface Kept {
+  readonly layers: readonly string[];
   /** Settles when the set is there and whole; undefined until somebody wants it, and after a failure. */
   made: Promise<void> | undefined;
   isMade: boolean;
@@ -67,7 +74,7 @@ export class LayerSets {
     const { directory } = this.#options;
     await mkdir(directory, { recursive: true });
     await removeStaleDrafts(directory);
-    const found: { readonly digest: string; readonly sizeBytes: number; readonly atMs: number }[] = [];
+    const found: { readonly record: SetRecord; readonly atMs: number }[] = [];
     for (const name of await readdir(directory)) {
       if (!HEX.test(name)) continue;
       const path = join(directory, name);
@@ -77,11 +84,12 @@ export class LayerSets {
         continue;
       }
       const { mtimeMs } = await stat(join(path, SET_RECORD_FILE));
-      found.push({ digest: record.digest, sizeBytes: record.metadata.sizeBytes, atMs: mtimeMs });
+      found.push({ record, atMs: mtimeMs });
     }
     found.sort((a, b) => a.atMs - b.atMs);
-    for (const { digest, sizeBytes } of found) {
-      this.#kept.set(digest, { made: undefined, isMade: false, turn: 0, sizeBytes, holders: 0 });
+    for (const { record } of found) {
+      const { digest, layers, metadata } = record;
+      this.#kept.set(digest, newKept(layers, metadata.sizeBytes));
     }
   }
 
@@ -111,7 +119,7 @@ export class LayerSets {
       await orAborted(kept.leaving, signal);
       kept = this.#kept.get(digest);
     }
-    kept ??= { made: undefined, isMade: false, turn: 0, sizeBytes: 0, holders: 0 };
+    kept ??= newKept(layers, 0);
     // The order of a Map is that of insertion.
     this.#kept.delete(digest);
     this.#kept.set(digest, kept);
@@ -125,6 +133,20 @@ export class LayerSets {
       held[Symbol.dispose]();
       throw error;
     }
+  }
+
+  /** Those that stand on this layer. */
+  on(layer: string): readonly SetOnDisk[] {
+    const standing = [...this.#kept].filter(([, { layers }]) => layers.includes(layer));
+    return standing.map(([set, { sizeBytes }]) => ({ set, sizeBytes }));
+  }
+
+  /** Removes those that stand on this layer; each can be made again from layers that are there. False: somebody has one. */
+  async leave(layer: string): Promise<boolean> {
+    for (const [digest, kept] of [...this.#kept]) {
+      if (kept.layers.includes(layer) && !(await this.#leave(digest, kept))) return false;
+    }
+    return true;
   }
 
   /** Resolves when nothing is being removed. */
@@ -182,25 +204,45 @@ export class LayerSets {
     for (const [digest, kept] of [...this.#kept]) {
       const { sets, bytes } = this.size;
       if (sets <= this.#maxSets && bytes <= this.#maxBytes) return;
-      const isMaking = kept.made !== undefined && !kept.isMade;
-      if (kept.holders > 0 || isMaking || this.#kept.get(digest) !== kept) continue;
-      const removing = this.#remove(digest, kept);
-      kept.leaving = removing;
       try {
-        await removing;
+        await this.#leave(digest, kept);
       } catch (error) {
         logger.warn('set.remove', { outcome: 'failed', set: digest, error });
-      } finally {
-        delete kept.leaving;
       }
     }
   }
 
-  async #remove(digest: string, kept: Kept): Promise<void> {
+  /** Whether it is gone; false when somebody has it, or wants it anew. */
+  async #leave(digest: string, kept: Kept): Promise<boolean> {
+    await kept.leaving?.catch(() => undefined);
+    const now = this.#kept.get(digest);
+    if (now === undefined) return true;
+    const isMaking = kept.made !== undefined && !kept.isMade;
+    if (now !== kept || kept.holders > 0 || isMaking || kept.leaving !== undefined) return false;
+    const removing = this.#remove(digest, kept);
+    kept.leaving = removing;
+    try {
+      return await removing;
+    } finally {
+      delete kept.leaving;
+    }
+  }
+
+  async #remove(digest: string, kept: Kept): Promise<boolean> {
     const { directory, letGo, logger } = this.#options;
-    if (!(await letGo(digest))) return;
+    if (!(await letGo(digest))) return false;
     await rm(setDirectory(directory, digest), { recursive: true, force: true });
     this.#kept.delete(digest);
     logger.info('set.remove', { outcome: 'ok', set: digest, sizeBytes: kept.sizeBytes });
+    return true;
   }
 }
+
+const newKept = (layers: readonly string[], sizeBytes: number): Kept => ({
+  layers,
+  made: undefined,
+  isMade: false,
+  turn: 0,
+  sizeBytes,
+  holders: 0,
+});

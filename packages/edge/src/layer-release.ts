@@ -1,0 +1,56 @@
+/** Lets go of layers that nobody here needs, so that root can remove their files. */
+import type { Backend } from '@dsec/backends';
+import type { LayerHolder, ReleasedLayers } from '@dsec/contract';
+import { readLayerRecord } from '@dsec/environment';
+import { throwIfAborted } from '@dsec/kit';
+import type { Packs } from './packs.ts';
+import type { Registry } from './registry.ts';
+
+export interface LayerReleaseParts {
+  readonly backend: Pick<Backend, 'setsOn' | 'releaseLayer'>;
+  readonly lifecycle: { readonly parts: { readonly registry: Pick<Registry, 'unfinished'> } };
+  readonly packs: Pick<Packs, 'needed' | 'forget'>;
+  /** The layers of the node. */
+  readonly layersDirectory: string;
+}
+
+/**
+ * May be asked again, also when the files are gone: what was begun on a layer in between shows then.
+ * @throws PlatformError `unavailable` when launcher or layerd stay away
+ */
+export async function releaseLayers(
+  parts: LayerReleaseParts,
+  { layers, dryRun = false }: { readonly layers: readonly string[]; readonly dryRun?: boolean },
+  signal: AbortSignal,
+): Promise<ReleasedLayers> {
+  const { backend, packs } = parts;
+  const answers: ReleasedLayers['layers'][number][] = [];
+  const sets = new Map<string, number>();
+  for (const layer of layers) {
+    throwIfAborted(signal);
+    const mayBePacked = packs.needed.isPacking && (await isOfPack(parts.layersDirectory, layer));
+    let heldBy: LayerHolder | null = mayBePacked ? 'pack' : holderOf(parts, layer);
+    if (heldBy === null) {
+      const setsOnIt = backend.setsOn(layer);
+      // Nothing may come between: what begins from here on waits for the backend.
+      if (!dryRun && !(await backend.releaseLayer(layer, { signal }))) heldBy = 'sandbox';
+      else for (const { set, sizeBytes } of setsOnIt) sets.set(set, sizeBytes);
+      if (!dryRun && heldBy === null) packs.forget(layer);
+    }
+    answers.push({ layer, heldBy });
+  }
+  return { layers: answers, sets: [...sets].map(([set, sizeBytes]) => ({ set, sizeBytes })) };
+}
+
+function holderOf({ lifecycle, packs }: LayerReleaseParts, layer: string): LayerHolder | null {
+  for (const { record } of lifecycle.parts.registry.unfinished()) {
+    if (record.layers.includes(layer)) return 'sandbox';
+  }
+  return packs.needed.has(layer) ? 'pack' : null;
+}
+
+/** One that cannot be read, or is not there, may be. */
+async function isOfPack(layersDirectory: string, layer: string): Promise<boolean> {
+  const record = await readLayerRecord(layersDirectory, layer).catch(() => undefined);
+  return record === undefined || record.source.kind === 'changes';
+}

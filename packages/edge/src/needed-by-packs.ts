@@ -1,0 +1,51 @@
+/**
+ * Which layers packs need: those that the sandbox stood on while it is packed, for they may become those of the new name; and all of the answer until
+ * whoever asked has given it a name. A pack may find its layer made already: while one runs, any layer that packs have made may be it.
+ */
+import type { Clock } from '@dsec/kit';
+
+/** The apiserver gives the name at once; this is far longer. */
+const NAMING_MS = 600_000;
+/** Answers of packs that are kept in mind; older ones have their names by then. */
+const MAX_ANSWERS = 256;
+
+interface Answer {
+  readonly layers: readonly string[];
+  readonly endsMs: number;
+}
+
+export class NeededByPacks {
+  readonly #clock: Clock;
+  readonly #running = new Set<readonly string[]>();
+  #answers: readonly Answer[] = [];
+
+  constructor(clock: Clock) {
+    this.#clock = clock;
+  }
+
+  get isPacking(): boolean {
+    return this.#running.size > 0;
+  }
+
+  /** A pack of a sandbox on these layers runs until this is disposed of. */
+  running(layers: readonly string[]): Disposable {
+    const own = [...layers];
+    this.#running.add(own);
+    return { [Symbol.dispose]: () => void this.#running.delete(own) };
+  }
+
+  /** These were told to whoever will name them. */
+  answered(layers: readonly string[]): void {
+    const nowMs = this.#clock.monotonicMs();
+    const open = this.#answers.filter(({ endsMs }) => endsMs > nowMs);
+    this.#answers = [...open, { layers, endsMs: nowMs + NAMING_MS }].slice(-MAX_ANSWERS);
+  }
+
+  has(layer: string): boolean {
+    const nowMs = this.#clock.monotonicMs();
+    return (
+      [...this.#running].some((layers) => layers.includes(layer)) ||
+      this.#answers.some(({ layers, endsMs }) => endsMs > nowMs && layers.includes(layer))
+    );
+  }
+}
