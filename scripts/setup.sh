@@ -22,8 +22,8 @@ fi
 # tests; libc6-dev has the static C library that aether and the launcher are linked with.
 packages="btrfs-progs ca-certificates gcc iproute2 libc6-dev make mmdebstrap util-linux"
 # erofs-utils judges the EROFS writer, crun and runc are what the benchmarks compare with, openssl makes certificates,
-# docker-registry is what images are pulled from, and skopeo fills it.
-[ "${1:-}" = --to-use ] || packages="$packages crun docker-registry erofs-utils openssl runc skopeo"
+# docker-registry is what images are pulled from, and skopeo fills it; nftables and curl try the gate.
+[ "${1:-}" = --to-use ] || packages="$packages crun curl docker-registry erofs-utils nftables openssl runc skopeo"
 
 missing=""
 for package in $packages; do
@@ -63,7 +63,7 @@ mkdir -p .cache
 # One path for the binaries, whatever the platform: links, so that a later `cargo build` is seen as well.
 triple=$(rustc -vV | sed -n 's/^host: //p')
 mkdir -p native/bin
-for binary in aether launcher layerd; do
+for binary in aether launcher layerd gate; do
   ln -sfn "../target/$triple/release/$binary" "native/bin/$binary"
 done
 say "ready"

@@ -1,6 +1,7 @@
 //! What is fuzzed. A target panics when the decoder does something that it must not.
 
 mod aether;
+mod gate;
 mod launcher;
 mod layerd;
 mod wire;
@@ -20,6 +21,8 @@ pub const TARGETS: &[Target] = &[
     aether::PROCESSES,
     aether::TAR,
     aether::PARAMS,
+    gate::FIRST_BYTES,
+    gate::REQUEST,
     launcher::REQUEST,
     launcher::RECORD,
     layerd::CHUNK_MAP,
