@@ -83,6 +83,7 @@ export async function startResolver(parts: ResolverParts): Promise<AsyncDisposab
       resolution,
       pinSink: egressd,
       events,
+      clock,
       logger,
       services: { zone, address4, address6 },
     });

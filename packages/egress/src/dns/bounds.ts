@@ -53,6 +53,9 @@ export const EVENT_BURST = 100;
 /** Events that wait for one who listens; what comes then is counted. */
 export const MAX_WAITING_EVENTS = 1024;
 
+/** Lines of the log about failures, for all sandboxes together. */
+export const LOG_LINES_PER_SECOND = 1;
+export const LOG_BURST = 20;
 /** Queries over UDP that wait to be read: what one sandbox sends in a burst must not push out what the others ask. */
 export const RECEIVE_BYTES = 4 * 1024 * 1024;
 

@@ -5,16 +5,17 @@
  * after REFUSED and musl waits for its timeout. Records of types that are not served are REFUSED: no program needs them to resolve a name.
  */
 import { formatPrefix, parsePrefix, PlatformError } from '@dsec/contract';
-import type { Logger } from '@dsec/kit';
+import type { Clock, Logger } from '@dsec/kit';
 import type { Events, RefusalReason } from '../events.ts';
 import type { PinSink } from '../pin-sink.ts';
 import { needsPins } from '../pins.ts';
 import { mayAnswer } from '../policy/answer-filter.ts';
 import type { NameMatch } from '../policy/name-table.ts';
 import type { PolicyInForce, SandboxAddresses, SandboxNetwork } from '../sandbox-network.ts';
-import { MAX_TTL_S } from './bounds.ts';
+import { LOG_BURST, LOG_LINES_PER_SECOND, MAX_TTL_S } from './bounds.ts';
 import { parseQuery, Rcode, RecordType, writeReply, type AddressType, type Query, type Reply } from './message.ts';
 import { reverseAddress } from './reverse-name.ts';
+import { TokenBucket } from './token-bucket.ts';
 import type { Resolution, Resolved } from './upstream.ts';
 
 export interface ResponderOptions {
@@ -22,6 +23,7 @@ export interface ResponderOptions {
   readonly resolution: Resolution;
   readonly pinSink: PinSink;
   readonly events: Events;
+  readonly clock: Clock;
   readonly logger: Logger;
   /** Names of mirror services are `<service>.<zone>`, and have the addresses of the resolver. */
   readonly services: SandboxAddresses & { readonly zone: string };
@@ -34,9 +36,12 @@ const REFUSED: Reply = { rcode: Rcode.refused, records: [] };
 
 export class Responder {
   readonly #options: ResponderOptions;
+  /** Of what goes wrong: a question costs a sandbox nothing, a line of the log costs the node. */
+  readonly #lines: TokenBucket;
 
   constructor(options: ResponderOptions) {
     this.#options = options;
+    this.#lines = new TokenBucket({ clock: options.clock, perSecond: LOG_LINES_PER_SECOND, burst: LOG_BURST });
   }
 
   /** The answer as bytes; undefined when there is none. `sandbox` is who sent it, by its address. Never throws. */
@@ -67,7 +72,7 @@ export class Responder {
     try {
       return writeReply(query, await this.#answer(query, sandbox, sandbox.inForce), transport);
     } catch (error) {
-      this.#options.logger.error('dns.fault', { sandbox: sandbox.id, error });
+      if (this.#lines.take()) this.#options.logger.error('dns.fault', { sandbox: sandbox.id, error });
       return writeReply(query, FAILED, transport);
     }
   }
@@ -141,7 +146,9 @@ export class Responder {
       return true;
     } catch (error) {
       if (PlatformError.is(error) && error.code === 'too_many_requests') this.#refuse(sandbox, 'pins', name);
-      else this.#options.logger.warn('dns.pin', { sandbox: sandbox.id, outcome: 'failed', error });
+      else if (this.#lines.take()) {
+        this.#options.logger.warn('dns.pin', { sandbox: sandbox.id, outcome: 'failed', error });
+      }
       return false;
     }
   }

@@ -7,6 +7,8 @@ export const MAX_PINNED_VERSIONS = 65_536;
 /** Connections of all sandboxes, and of one. */
 export const MAX_CONNECTIONS = 1024;
 export const MAX_CONNECTIONS_EACH = 32;
+/** Requests of one sandbox at once. */
+export const MAX_REQUESTS_EACH = 64;
 /** Connections to one upstream; requests wait for one of them. */
 export const MAX_UPSTREAM_CONNECTIONS = 64;
 export const MAX_TARGET_CHARS = 4096;

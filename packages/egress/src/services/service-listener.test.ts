@@ -1,4 +1,6 @@
+import { SystemNetwork } from '@dsec/kit';
 import { afterEach, beforeEach, describe, expect, test } from 'vitest';
+import { MAX_REQUESTS_EACH } from './bounds.ts';
 import { addressesOf, LOCAL, rcodeOf } from '../resolver.fixture.ts';
 import { ServicesFixture, type Handler, type Upstream } from './services.fixture.ts';
 
@@ -115,6 +117,25 @@ describe('a service', () => {
       status: 502,
       text: expect.stringContaining('does not answer') as string,
     });
+  });
+
+  test('answers no more requests at once than a bound, however few connections carry them', async () => {
+    await fixture.start({ kind: 'generic', upstream: upstream.origin });
+    const held: (() => void)[] = [];
+    upstream.pages.set('/slow', (_asked, response) => void held.push(() => response.end('done')));
+    const connection = await new SystemNetwork().connectTcp('127.0.0.1', fixture.resolver.servicePort);
+    let text = '';
+    connection.on('data', (chunk: Buffer) => {
+      text += chunk.toString();
+    });
+    const one = 'GET /slow HTTP/1.1\r\nHost: generic.mirror.internal\r\n\r\n';
+    connection.write(one.repeat(MAX_REQUESTS_EACH + 5));
+    await expect.poll(() => held.length).toBe(MAX_REQUESTS_EACH);
+    expect((await fixture.ask('generic', '/slow')).status).toBe(429);
+    for (const release of held) release();
+    await expect.poll(() => text.match(/done/g)?.length).toBe(MAX_REQUESTS_EACH);
+    await expect.poll(() => connection.destroyed).toBe(true);
+    expect(held).toHaveLength(MAX_REQUESTS_EACH);
   });
 
   test('streams what is larger than any buffer', async () => {

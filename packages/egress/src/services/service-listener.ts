@@ -6,7 +6,15 @@ import { Scope, type Clock, type Connection, type Listener, type Logger, type Ne
 import type { Events } from '../events.ts';
 import type { SandboxNetwork } from '../sandbox-network.ts';
 import type { Sandboxes } from '../sandboxes.ts';
-import { HEAD_MS, IDLE_MS, MAX_CONNECTIONS, MAX_CONNECTIONS_EACH, MAX_HEADER_BYTES, MAX_TOLD_CHARS } from './bounds.ts';
+import {
+  HEAD_MS,
+  IDLE_MS,
+  MAX_CONNECTIONS,
+  MAX_CONNECTIONS_EACH,
+  MAX_HEADER_BYTES,
+  MAX_REQUESTS_EACH,
+  MAX_TOLD_CHARS,
+} from './bounds.ts';
 import type { Handling } from './protocol.ts';
 import { parseTarget, type RequestTarget } from './request-target.ts';
 import { requestHeaders, responseHeaders } from './forwarded-headers.ts';
@@ -33,6 +41,8 @@ export class ServiceListener implements AsyncDisposable {
   /** Who is at the other end of a connection. */
   readonly #peers = new WeakMap<object, string>();
   readonly #perPeer = new Map<string, number>();
+  /** Requests under way: a connection may carry several at once, one behind the other. */
+  readonly #requests = new Map<string, number>();
   #connections = 0;
   #serving: Serving | undefined;
   #listener: Listener | undefined;
@@ -43,7 +53,7 @@ export class ServiceListener implements AsyncDisposable {
     this.#server = createServer(
       { headersTimeout: HEAD_MS, requestTimeout: 0, maxHeaderSize: MAX_HEADER_BYTES, keepAliveTimeout: HEAD_MS },
       (request, response) => {
-        this.#onRequest(request, response).catch((error: unknown) => this.#fail(response, error));
+        this.#counted(request, response).catch((error: unknown) => this.#fail(response, error));
       },
     );
     this.#server.setTimeout(IDLE_MS);
@@ -101,9 +111,23 @@ export class ServiceListener implements AsyncDisposable {
     this.#server.emit('connection', connection);
   }
 
-  async #onRequest(request: IncomingMessage, response: ServerResponse): Promise<void> {
+  async #counted(request: IncomingMessage, response: ServerResponse): Promise<void> {
+    const address = this.#peers.get(request.socket) ?? '';
+    const own = (this.#requests.get(address) ?? 0) + 1;
+    if (own > MAX_REQUESTS_EACH) return answer(response, 429, 'too many requests at once');
+    this.#requests.set(address, own);
+    try {
+      await this.#onRequest(address, request, response);
+    } finally {
+      const left = (this.#requests.get(address) ?? 1) - 1;
+      if (left === 0) this.#requests.delete(address);
+      else this.#requests.set(address, left);
+    }
+  }
+
+  async #onRequest(address: string, request: IncomingMessage, response: ServerResponse): Promise<void> {
     const serving = this.#serving;
-    const sandbox = serving?.sandboxes.at(this.#peers.get(request.socket) ?? '');
+    const sandbox = serving?.sandboxes.at(address);
     if (serving === undefined || sandbox === undefined)
       return answer(response, 503, 'this sandbox is not known here yet');
     const name = serviceOf(request.headers.host, serving.zone);
