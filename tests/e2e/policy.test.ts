@@ -101,6 +101,7 @@ test('dsec policy shows, replaces and enters; what it shows can be set again', {
     const json = (await dsec('policy', sandboxId, '--json')).out;
     const policy = JSON.parse(json) as Policy;
     expect(policy).toMatchObject({ version: 2, phase: 'setup', profile: 'default' });
+    expect(JSON.parse((await dsec('inspect', sandboxId)).out)).toMatchObject({ policy });
     await writeFile(file, json);
     expect(JSON.parse((await dsec('policy', sandboxId, '--set', file, '--phase', 'none', '--json')).out)).toMatchObject(
       { version: 3, phase: null },

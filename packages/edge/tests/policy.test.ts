@@ -4,7 +4,7 @@ import type { WireClient } from '@dsec/native-link';
 import { describe, expect, it } from 'vitest';
 import type { JournalSink } from '../src/journal.ts';
 import { JournalThread } from '../src/journal-thread.ts';
-import { create, EdgeFixture, failureOf, get, stop, waitFor } from './edge-fixture.ts';
+import { create, createMany, EdgeFixture, failureOf, get, stop, waitFor } from './edge-fixture.ts';
 import { held, useScriptedNode } from './scripted-node.ts';
 
 const on = useScriptedNode({ hasNetwork: true });
@@ -96,6 +96,22 @@ describe('a sandbox', () => {
     await expect(createWith(toHere)).rejects.toMatchObject({ code: 'unavailable' });
     await waitFor(() => on.launcher.destroyed.length === 2 && on.network.uplinks.size === 0, 'the removal');
     expect(on.launcher.sandboxes.size).toBe(0);
+  });
+
+  it('shares its rules with those of the same bulk, as many as the node takes of them', async () => {
+    const rules = Array.from({ length: 8192 }, () => ({ action: 'allow', to: HERE }) as const);
+    const { items, result } = await createMany(on.client, 70, { request: { policy: { network: { rules } } } });
+    expect(result).toEqual({ created: 64, failed: 6 });
+    expect(items.filter((item) => 'error' in item).map((item) => 'error' in item && item.error)).toMatchObject(
+      Array.from({ length: 6 }, () => ({ code: 'no_capacity', details: { resource: 'networkRules', limit: 524_288 } })),
+    );
+    const first = new Set(on.network.uplinks.values().map(({ policy }) => policy));
+    expect(first.size).toBe(1);
+    const wrong = await createMany(on.client, 2, { request: { policy: { phase: 'setup' } } });
+    expect(wrong.items.map((item) => 'error' in item && item.error.code)).toEqual([
+      'invalid_argument',
+      'invalid_argument',
+    ]);
   });
 
   it('leaves no uplink at its end, and is over only when that is closed', async () => {

@@ -7,17 +7,19 @@ import { printJson, type Context } from '../context.ts';
 export function inspectVerb(program: Command, context: Context): void {
   const command = program
     .command('inspect <sandbox>')
-    .description('print all about a sandbox as JSON: state, use, commands, processes');
+    .description('print all about a sandbox as JSON: state, policy, use, commands, processes');
   withConnection(command).action(async (sandboxId: string, options: ConnectionOptions) => {
     await using client = await connect(context, options);
     const sandbox = await client.getSandbox(sandboxId);
-    const [usage, execs, sessions, processes] = await Promise.all([
+    const [policy, usage, execs, sessions, processes] = await Promise.all([
+      unlessEnded(sandbox.policy.get()),
       unlessEnded(sandbox.usage()),
       unlessEnded(sandbox.execs()),
       unlessEnded(sandbox.sessions()),
       unlessEnded(sandbox.processes()),
     ]);
-    printJson(context, { ...sandbox.initialInfo, usage, execs, sessions, processes });
+    const { initialInfo } = sandbox;
+    printJson(context, { ...initialInfo, policy: policy ?? initialInfo.policy, usage, execs, sessions, processes });
   });
 }
 

@@ -43,6 +43,8 @@ interface Change {
 
 export class Policies {
   readonly #options: PoliciesOptions;
+  /** By request: a bulk create completes its thousands of rules once, and its sandboxes share them. */
+  readonly #first = new WeakMap<CreateSandbox, PolicyTerms | PlatformError>();
 
   constructor(options: PoliciesOptions) {
     this.#options = options;
@@ -53,7 +55,8 @@ export class Policies {
    * @throws PlatformError `invalid_argument`, `service_unknown`, `network_unavailable`
    */
   first(request: CreateSandbox): Policy {
-    const terms = policyOfCreate(request);
+    const terms = this.#termsOf(request);
+    if (PlatformError.is(terms)) throw terms;
     this.#checkOffer(terms);
     return { ...terms, version: 1, changedAtMs: this.#options.clock.now() };
   }
@@ -102,6 +105,14 @@ export class Policies {
         return { ...current, phase };
       },
     });
+  }
+
+  #termsOf(request: CreateSandbox): PolicyTerms | PlatformError {
+    const before = this.#first.get(request);
+    if (before !== undefined) return before;
+    const terms = attempt(() => policyOfCreate(request));
+    this.#first.set(request, terms);
+    return terms;
   }
 
   async #change(sandbox: Sandbox, principal: PolicyPrincipal, change: Change): Promise<Policy> {
@@ -188,6 +199,16 @@ export class Policies {
     throw new PlatformError('service_unknown', `this node offers no service ${unknown[0]}`, {
       details: { service: unknown[0], services },
     });
+  }
+}
+
+/** What is refused is an answer, too. */
+function attempt<T>(work: () => T): T | PlatformError {
+  try {
+    return work();
+  } catch (error) {
+    if (PlatformError.is(error)) return error;
+    throw error;
   }
 }
 
