@@ -28,8 +28,8 @@ export async function releaseLayers(
   const sets = new Map<string, number>();
   for (const layer of layers) {
     throwIfAborted(signal);
-    const mayBePacked = packs.needed.isPacking && (await isOfPack(parts.layersDirectory, layer));
-    let heldBy: LayerHolder | null = mayBePacked ? 'pack' : holderOf(parts, layer);
+    const isOfPack = await isMadeByPack(parts.layersDirectory, layer);
+    let heldBy = holderOf(parts, layer, isOfPack);
     if (heldBy === null) {
       const setsOnIt = backend.setsOn(layer);
       // Nothing may come between: what begins from here on waits for the backend.
@@ -42,15 +42,19 @@ export async function releaseLayers(
   return { layers: answers, sets: [...sets].map(([set, sizeBytes]) => ({ set, sizeBytes })) };
 }
 
-function holderOf({ lifecycle, packs }: LayerReleaseParts, layer: string): LayerHolder | null {
+function holderOf(
+  { lifecycle, packs: { needed } }: LayerReleaseParts,
+  layer: string,
+  isOfPack: boolean | undefined,
+): LayerHolder | null {
   for (const { record } of lifecycle.parts.registry.unfinished()) {
     if (record.layers.includes(layer)) return 'sandbox';
   }
-  return packs.needed.has(layer) ? 'pack' : null;
+  return needed.mayFind(layer, isOfPack) || needed.has(layer) ? 'pack' : null;
 }
 
-/** One that cannot be read, or is not there, may be. */
-async function isOfPack(layersDirectory: string, layer: string): Promise<boolean> {
+/** Undefined: it cannot be read, or is not there. */
+async function isMadeByPack(layersDirectory: string, layer: string): Promise<boolean | undefined> {
   const record = await readLayerRecord(layersDirectory, layer).catch(() => undefined);
-  return record === undefined || record.source.kind === 'changes';
+  return record === undefined ? undefined : record.source.kind === 'changes';
 }

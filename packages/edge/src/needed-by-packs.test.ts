@@ -8,20 +8,10 @@ test('a pack needs what its sandbox stands on while it runs, and what it made un
   {
     using _first = needed.running(['base']);
     using _second = needed.running(['base', 'workspace']);
-    expect([needed.isPacking, needed.has('base'), needed.has('workspace'), needed.has('new')]).toEqual([
-      true,
-      true,
-      true,
-      false,
-    ]);
+    expect(['base', 'workspace', 'new'].map((layer) => needed.has(layer))).toEqual([true, true, false]);
     needed.answered(['new', 'base']);
   }
-  expect([needed.isPacking, needed.has('new'), needed.has('base'), needed.has('workspace')]).toEqual([
-    false,
-    true,
-    true,
-    false,
-  ]);
+  expect(['base', 'workspace', 'new'].map((layer) => needed.has(layer))).toEqual([true, false, true]);
   await clock.advance(3_600_000);
   expect(needed.has('new')).toBe(false);
 });
@@ -31,4 +21,20 @@ test('keeps the newest answers in mind', () => {
   for (let number = 0; number < 1000; number++) needed.answered([`layer ${number}`]);
   expect(needed.has('layer 999')).toBe(true);
   expect(needed.has('layer 1')).toBe(false);
+});
+
+test('a pack that runs may find what packs have made, and what nobody can look at unless it was looked at before', () => {
+  const needed = new NeededByPacks(new ManualClock());
+  expect(needed.mayFind('seen', false)).toBe(false);
+  {
+    using _pack = needed.running([]);
+    expect(needed.mayFind('seen', undefined)).toBe(false);
+    expect(needed.mayFind('never seen', undefined)).toBe(true);
+    expect(needed.mayFind('of a pack', true)).toBe(true);
+    expect(needed.mayFind('of a pack', undefined)).toBe(true);
+    for (let number = 0; number < 10_000; number++) needed.mayFind(`layer ${number}`, false);
+    // Forgotten is as good as never seen.
+    expect(needed.mayFind('seen', undefined)).toBe(true);
+  }
+  expect(needed.mayFind('of a pack', undefined)).toBe(false);
 });

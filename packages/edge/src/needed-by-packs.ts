@@ -8,6 +8,8 @@ import type { Clock } from '@dsec/kit';
 const NAMING_MS = 600_000;
 /** Answers of packs that are kept in mind; older ones have their names by then. */
 const MAX_ANSWERS = 256;
+/** Layers of which is known whether a pack has made them; more than are removed at once. */
+const MAX_KNOWN = 4096;
 
 interface Answer {
   readonly layers: readonly string[];
@@ -18,13 +20,10 @@ export class NeededByPacks {
   readonly #clock: Clock;
   readonly #running = new Set<readonly string[]>();
   #answers: readonly Answer[] = [];
+  readonly #known = new Map<string, boolean>();
 
   constructor(clock: Clock) {
     this.#clock = clock;
-  }
-
-  get isPacking(): boolean {
-    return this.#running.size > 0;
   }
 
   /** A pack of a sandbox on these layers runs until this is disposed of. */
@@ -39,6 +38,18 @@ export class NeededByPacks {
     const nowMs = this.#clock.monotonicMs();
     const open = this.#answers.filter(({ endsMs }) => endsMs > nowMs);
     this.#answers = [...open, { layers, endsMs: nowMs + NAMING_MS }].slice(-MAX_ANSWERS);
+  }
+
+  /**
+   * Whether a pack that runs may have found this layer made.
+   * @param isOfPack whether a pack has made it; undefined: it is not there to be looked at, and what was said before counts
+   */
+  mayFind(layer: string, isOfPack: boolean | undefined): boolean {
+    if (isOfPack !== undefined) {
+      if (this.#known.size >= MAX_KNOWN) this.#known.clear();
+      this.#known.set(layer, isOfPack);
+    }
+    return this.#running.size > 0 && this.#known.get(layer) !== false;
   }
 
   has(layer: string): boolean {

@@ -149,7 +149,8 @@ describe('a removal whose process is killed', () => {
     await mkdir(aside);
     for (const number of [1, 2]) await rename(join(layersDirectory, hex(number)), join(aside, hex(number)));
     await made(2);
-    await restoreLayers(layersDirectory);
+    // As several builds that begin.
+    await Promise.all(Array.from({ length: 8 }, () => restoreLayers(layersDirectory)));
     expect(await names()).toEqual([hex(1), hex(2)]);
     for (const number of [1, 2]) expect(await isWhole(number)).toBe(true);
   });

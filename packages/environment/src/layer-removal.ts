@@ -122,19 +122,24 @@ const takeAway = async (
   }
 };
 
+/** Several may do it at once, as two builds that begin. */
 const putBack = async (layersDirectory: string, aside: string): Promise<void> => {
-  for (const hex of await readdir(aside)) {
-    const path = join(aside, hex);
-    await rename(path, join(layersDirectory, hex)).catch(async (error: unknown) => {
-      // It was made or fetched again meanwhile.
-      if (!isErrno(error, 'ENOTEMPTY', 'EEXIST')) throw error;
-      await rm(path, { recursive: true, force: true });
-    });
+  try {
+    for (const hex of await readdir(aside)) {
+      const path = join(aside, hex);
+      await moves(path, join(layersDirectory, hex)).catch(async (error: unknown) => {
+        // It was made or fetched again meanwhile.
+        if (!isErrno(error, 'ENOTEMPTY', 'EEXIST')) throw error;
+        await rm(path, { recursive: true, force: true });
+      });
+    }
+    await rmdir(aside);
+  } catch (error) {
+    if (!isErrno(error, 'ENOENT')) throw error;
   }
-  await rmdir(aside);
 };
 
-/** @returns false when there is nothing, as after another removal */
+/** @returns false when there is nothing: somebody else was faster */
 const moves = async (from: string, to: string): Promise<boolean> => {
   try {
     await rename(from, to);
