@@ -1,43 +1,30 @@
 /** A real registry on this machine, which is filled from image archives. */
-import { Process, run } from '@dsec/kit';
-import { mkdir, writeFile } from 'node:fs/promises';
+import { run } from '@dsec/kit';
+import { startDockerRegistry, type DockerRegistry } from '@dsec/testkit';
+import { writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { clock } from './wait-for.ts';
 
 const PATH = '/usr/local/bin:/usr/bin:/bin';
-const LISTENING = /listening on [^ ]*:([0-9]+)/;
 const PUSH_MS = 60_000;
 
 export class ImageRegistry implements AsyncDisposable {
-  /** `127.0.0.1:PORT` */
-  readonly host: string;
   readonly #directory: string;
-  readonly #process: Process;
+  readonly #registry: DockerRegistry;
 
-  private constructor(host: string, directory: string, process: Process) {
-    this.host = host;
+  private constructor(directory: string, registry: DockerRegistry) {
     this.#directory = directory;
-    this.#process = process;
+    this.#registry = registry;
   }
 
   /** Starts docker-registry on a free port, with its files below the directory. */
   static async start(directory: string): Promise<ImageRegistry> {
-    await mkdir(directory, { recursive: true });
-    const config = join(directory, 'config.yml');
-    const storage = { filesystem: { rootdirectory: join(directory, 'data') } };
-    await writeFile(config, JSON.stringify({ version: '0.1', storage, http: { addr: '127.0.0.1:0' } }));
-    const process = await Process.start(['docker-registry', 'serve', config], { clock, env: { PATH }, stderr: 'pipe' });
-    const port = await new Promise<string>((resolve, reject) => {
-      let said = '';
-      // It is listened to until its end: a full pipe would stop it.
-      process.stderr.on('data', (chunk: Buffer) => {
-        said = `${said}${chunk.toString()}`.slice(-4096);
-        const found = LISTENING.exec(said)?.[1];
-        if (found !== undefined) resolve(found);
-      });
-      process.stderr.once('close', () => reject(new Error(`docker-registry did not start: ${said}`)));
-    });
-    return new ImageRegistry(`127.0.0.1:${port}`, directory, process);
+    return new ImageRegistry(directory, await startDockerRegistry(directory));
+  }
+
+  /** `127.0.0.1:PORT` */
+  get host(): string {
+    return this.#registry.host;
   }
 
   /** @param archive as `docker save` writes it */
@@ -57,6 +44,6 @@ export class ImageRegistry implements AsyncDisposable {
   }
 
   async [Symbol.asyncDispose](): Promise<void> {
-    await this.#process.stop();
+    await this.#registry[Symbol.asyncDispose]();
   }
 }

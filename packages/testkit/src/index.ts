@@ -1,4 +1,5 @@
 export { expectNoLeak, groupName, takeHostSnapshot, type HostSnapshot } from './host-snapshot.ts';
+export { startDockerRegistry, type DockerRegistry } from './docker-registry.ts';
 export { MemoryOutput } from './memory-output.ts';
 export { mountedFiles } from './mounted-files.ts';
 export { lacking, type Requirement } from './requirements.ts';

@@ -2,7 +2,7 @@ import { createPrivateKey, randomBytes, sign, X509Certificate } from 'node:crypt
 import { readFile, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { describe, expect, it } from 'vitest';
-import { checkLayer, opened, testPlace, type TestPlace, tool } from '../build.fixture.ts';
+import { checkLayer, opened, testPlace, tool } from '../build.fixture.ts';
 import { importImage } from '../image-import.ts';
 import { readLayerRecord } from '../layer-store.ts';
 import { architecture, type ImageSpec, ociLayout, saveLayout } from '../oci/oci.fixture.ts';
@@ -20,6 +20,7 @@ import {
   realRegistry,
   savedLayout,
   ScriptedRegistry,
+  selfSigned,
 } from './registry.fixture.ts';
 
 const spec: ImageSpec = {
@@ -172,25 +173,6 @@ describe('docker-registry, filled by skopeo', () => {
 });
 
 describe('docker-registry with a token server', () => {
-  const certified = async (place: TestPlace): Promise<{ readonly certificate: string; readonly key: string }> => {
-    const [certificate, key] = [join(place.path, 'token.crt'), join(place.path, 'token.key')];
-    const subject = ['-subj', '/CN=test', '-days', '2'];
-    await tool(
-      'openssl',
-      'req',
-      '-x509',
-      '-newkey',
-      'rsa:2048',
-      '-nodes',
-      '-keyout',
-      key,
-      '-out',
-      certificate,
-      ...subject,
-    );
-    return { certificate, key };
-  };
-
   /** A token as docker-registry wants it (JWT, RS256, with the certificate in its head). */
   const tokenOf = (files: { readonly certificate: string; readonly key: string }, scope: string): string => {
     const encoded = (value: unknown): string => Buffer.from(JSON.stringify(value)).toString('base64url');
@@ -211,7 +193,7 @@ describe('docker-registry with a token server', () => {
 
   it('is pushed to and pulled from, with a token for just that', async () => {
     await using place = await testPlace();
-    const paths = await certified(place);
+    const paths = await selfSigned(place);
     const files = { certificate: await readFile(paths.certificate, 'utf8'), key: await readFile(paths.key, 'utf8') };
     await using tokens = await ScriptedRegistry.start(new Map(), (request, response, url) => {
       const basic = Buffer.from(`${account.username}:${account.password}`).toString('base64');

@@ -1,11 +1,10 @@
 import { createServer as createTlsServer } from 'node:https';
 import type { AddressInfo } from 'node:net';
 import { readFile } from 'node:fs/promises';
-import { join } from 'node:path';
 import { describe, expect, it } from 'vitest';
-import { testPlace, tool } from '../build.fixture.ts';
+import { testPlace } from '../build.fixture.ts';
 import { pullImage } from './pull-image.ts';
-import { deafPort, failure, type Fault, ScriptedRegistry } from './registry.fixture.ts';
+import { deafPort, failure, type Fault, ScriptedRegistry, selfSigned } from './registry.fixture.ts';
 import { layers, files, digestOf, first, firstDigest, attempt, faulty, breakAfter } from './faulty.fixture.ts';
 
 describe('a registry in trouble', () => {
@@ -116,23 +115,9 @@ describe('a registry in trouble', () => {
 
   it('whose certificate nobody vouches for is asked once, and never by plain HTTP', async () => {
     await using place = await testPlace();
-    const [cert, key] = [join(place.path, 'crt'), join(place.path, 'key')];
-    await tool(
-      'openssl',
-      'req',
-      '-x509',
-      '-newkey',
-      'rsa:2048',
-      '-nodes',
-      '-keyout',
-      key,
-      '-out',
-      cert,
-      '-subj',
-      '/CN=x',
-    );
+    const { certificate, key } = await selfSigned(place);
     let requests = 0;
-    const server = createTlsServer({ cert: await readFile(cert), key: await readFile(key) }, () => requests++);
+    const server = createTlsServer({ cert: await readFile(certificate), key: await readFile(key) }, () => requests++);
     await new Promise<void>((resolve) => server.listen(0, '0.0.0.0', resolve));
     try {
       // The wildcard address reaches this machine without being its loopback.

@@ -3,8 +3,9 @@ import { type AddressInfo, connect } from 'node:net';
 import { mkdir, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { PlatformError } from '@dsec/contract';
-import { Process, type SleepOptions, SystemClock } from '@dsec/kit';
-import { clock, PATH, type TestPlace, tool } from '../build.fixture.ts';
+import { type SleepOptions, SystemClock } from '@dsec/kit';
+import { startDockerRegistry } from '@dsec/testkit';
+import { type TestPlace, tool } from '../build.fixture.ts';
 import { type ImageSpec, type LayoutFiles, ociLayout, saveLayout, sha256 } from '../oci/oci.fixture.ts';
 
 /** The account of registries that want one. */
@@ -34,8 +35,6 @@ export interface RealRegistryOptions {
   readonly auth?: 'htpasswd' | { readonly token: { readonly realm: string; readonly certificate: string } };
 }
 
-const LISTENING = /listening on [^ ]*:([0-9]+)/;
-
 /** Starts docker-registry on a free port, with its files in the place. */
 export const realRegistry = async (place: TestPlace, options: RealRegistryOptions = {}): Promise<RealRegistry> => {
   const { auth } = options;
@@ -57,30 +56,8 @@ export const realRegistry = async (place: TestPlace, options: RealRegistryOption
               },
             },
           };
-  const config = {
-    version: '0.1',
-    log: { level: 'info' },
-    storage: { filesystem: { rootdirectory: join(directory, 'data') } },
-    http: { addr: '127.0.0.1:0' },
-    ...authConfig,
-  };
-  await writeFile(join(directory, 'config.yml'), JSON.stringify(config));
-  const process = await Process.start(['docker-registry', 'serve', join(directory, 'config.yml')], {
-    clock,
-    env: { PATH },
-    stderr: 'pipe',
-  });
-  const port = await new Promise<string>((resolve, reject) => {
-    let said = '';
-    // It is listened to until its end: a full or closed pipe would stop it.
-    process.stderr.on('data', (chunk: Buffer) => {
-      said = `${said}${chunk.toString()}`.slice(-4096);
-      const found = LISTENING.exec(said)?.[1];
-      if (found !== undefined) resolve(found);
-    });
-    process.stderr.once('close', () => reject(new Error(`docker-registry did not start: ${said}`)));
-  });
-  const host = `127.0.0.1:${port}`;
+  const registry = await startDockerRegistry(directory, authConfig);
+  const { host } = registry;
   return {
     host,
     copy: async (layout, to, ...more) => {
@@ -88,10 +65,16 @@ export const realRegistry = async (place: TestPlace, options: RealRegistryOption
       const target = `docker://${host}/${to}`;
       await tool('skopeo', '--insecure-policy', 'copy', '--dest-tls-verify=false', ...creds, ...more, layout, target);
     },
-    [Symbol.asyncDispose]: async () => {
-      await process.stop();
-    },
+    [Symbol.asyncDispose]: () => registry[Symbol.asyncDispose](),
   };
+};
+
+/** A key and a certificate of it that nobody vouches for: paths of PEM files in the place. */
+export const selfSigned = async (place: TestPlace): Promise<{ readonly certificate: string; readonly key: string }> => {
+  const [certificate, key] = [join(place.path, 'test.crt'), join(place.path, 'test.key')];
+  const form = ['-x509', '-newkey', 'rsa:2048', '-nodes', '-subj', '/CN=test', '-days', '2'];
+  await tool('openssl', 'req', ...form, '-keyout', key, '-out', certificate);
+  return { certificate, key };
 };
 
 /** Whatever an image is, as `oci:` of skopeo takes it. */
