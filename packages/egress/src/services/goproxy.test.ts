@@ -87,4 +87,10 @@ describe('a proxy of Go modules with a date', () => {
     expect((await fixture.ask('goproxy', '/old.test/@latest')).status).toBe(200);
     expect((await fixture.ask('goproxy', '/new.test/@latest')).status).toBe(404);
   });
+
+  test('without pins passes everything on, and is read only', async () => {
+    await fixture.start({ kind: 'goproxy', upstream: upstream.origin });
+    expect((await fixture.ask('goproxy', '/m.test/!a/@v/v1.10.0.zip')).text).toBe('zip of v1.10.0');
+    expect((await fixture.ask('goproxy', '/m.test/!a/@v/list', { method: 'PUT', body: 'x' })).status).toBe(405);
+  });
 });

@@ -1,5 +1,5 @@
 /** A service with its clients and what it speaks. */
-import { forward, type ServiceProtocol } from './protocol.ts';
+import { forward, refuse, type ServiceProtocol } from './protocol.ts';
 import { GoProxy } from './goproxy.ts';
 import { Npm } from './npm.ts';
 import { normalizeName, Pypi } from './pypi.ts';
@@ -37,14 +37,18 @@ function protocolOf(
       return new Npm({ upstream, pins: pinned(asIs) });
     case 'goproxy': {
       const pins = pinned(asIs);
-      return pins === undefined ? passing(upstream) : new GoProxy(upstream, pins);
+      return pins === undefined ? passing(upstream, READING) : new GoProxy(upstream, pins);
     }
     case 'generic':
       return passing(upstream);
   }
 }
 
-const passing = (upstream: UpstreamClient): ServiceProtocol => ({
-  handle: ({ target }) => Promise.resolve(forward(target)),
+const READING: readonly string[] = ['GET', 'HEAD'];
+
+/** Everything goes on as it is; `methods` are those that may, all when absent. */
+const passing = (upstream: UpstreamClient, methods?: readonly string[]): ServiceProtocol => ({
+  handle: ({ method, target }) =>
+    Promise.resolve(methods?.includes(method) === false ? refuse(405, 'the service is read only') : forward(target)),
   [Symbol.asyncDispose]: () => upstream[Symbol.asyncDispose](),
 });
