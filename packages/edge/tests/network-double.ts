@@ -5,6 +5,8 @@ import { covers, destinationOf, parsePrefix, PlatformError, portRangesOf, type N
 /** What a test wants to go wrong; each may wait and may throw. */
 export interface NetworkScript {
   open?: (sandboxId: string) => Promise<void>;
+  /** After the device is there, before it has its policy. */
+  opened?: (sandboxId: string) => Promise<void>;
   /** Before the policy is taken. */
   change?: (sandboxId: string, policy: NetworkPolicy) => Promise<void>;
   /** After it is in force, before that is answered. */
@@ -58,9 +60,10 @@ export class NetworkDouble implements NetworkControl {
     await this.script.open?.(sandboxId);
     if (!this.#isLive(sandboxId)) throw notFound(sandboxId);
     this.#check(policy);
-    const opened = this.uplinks.get(sandboxId) ?? { uplink: this.#newUplink(), policy };
-    opened.policy = policy;
+    const opened = this.uplinks.get(sandboxId) ?? { uplink: this.#newUplink(), policy: CLOSED };
     this.uplinks.set(sandboxId, opened);
+    await this.script.opened?.(sandboxId);
+    opened.policy = policy;
     return opened.uplink;
   }
 
@@ -131,6 +134,8 @@ export class NetworkDouble implements NetworkControl {
     };
   }
 }
+
+const CLOSED: NetworkPolicy = { default: 'deny', rules: [], services: {}, ipLiterals: true };
 
 const notFound = (sandboxId: string): PlatformError =>
   new PlatformError('sandbox_not_found', `the node has no sandbox ${sandboxId}`, { details: { sandboxId } });

@@ -152,6 +152,16 @@ describe('a change', () => {
     expect(resolvConf(sandboxId)).toBeUndefined();
   });
 
+  it('that cannot be put in force leaves no device behind', async () => {
+    const sandboxId = await createWith({});
+    on.network.script.opened = () => Promise.reject(new PlatformError('invalid_argument', 'too many ranges of ports'));
+    await expect(set(sandboxId, toHere)).rejects.toMatchObject({ code: 'invalid_argument' });
+    expect(await show(sandboxId)).toMatchObject({ version: 1 });
+    await waitFor(() => on.network.uplinks.size === 0, 'the removal of the device');
+    await expect(createWith(toHere)).rejects.toMatchObject({ code: 'invalid_argument' });
+    await waitFor(() => on.network.uplinks.size === 0, 'the removal of the other');
+  });
+
   it('holds although the sandbox has broken its own resolv.conf', async () => {
     const sandboxId = await createWith({});
     on.launcher.aether(sandboxId).files.set = () => {

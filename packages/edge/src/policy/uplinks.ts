@@ -70,7 +70,7 @@ export class Uplinks {
     try {
       await this.#apply(sandbox, policy, channel);
     } catch (error) {
-      if (!PlatformError.is(error) || UNCLEAR.includes(error.code)) this.doubt(sandbox);
+      if (sandbox.uplink === 'unknown' || !PlatformError.is(error) || UNCLEAR.includes(error.code)) this.doubt(sandbox);
       if (!PlatformError.is(error) || !['timeout', 'connection_lost', 'cancelled'].includes(error.code)) throw error;
       throw new PlatformError('unavailable', 'the network of the node does not answer', { cause: error });
     }
@@ -165,16 +165,9 @@ export class Uplinks {
         sandbox.uplink = 'none';
         return;
     }
-    const before = sandbox.uplink;
-    // Until it answers, its end must look for a device.
+    // Until it has worked, the device may be there without the policy, and has to be looked for.
     sandbox.uplink = 'unknown';
-    let uplink: Uplink;
-    try {
-      uplink = await network.open(sandboxId, policy, options);
-    } catch (error) {
-      if (PlatformError.is(error) && !UNCLEAR.includes(error.code)) sandbox.uplink = before;
-      throw error;
-    }
+    const uplink = await network.open(sandboxId, policy, options);
     sandbox.uplink = 'open';
     await this.#nameResolver(sandbox, uplink, channel);
   }
