@@ -1,8 +1,8 @@
 import { ManualClock, Scope, SeededRandom } from '@dsec/kit';
-import { EmbeddedStore, type Store } from '@dsec/store';
+import { EmbeddedStore, MAX_TXN_OPERATIONS, type Store } from '@dsec/store';
 import { afterEach, beforeEach, describe, expect, test } from 'vitest';
 import { hashSecret, storeKeyOf } from './key-record.ts';
-import { Keys } from './keys.ts';
+import { Keys, MAX_KEYS } from './keys.ts';
 import { DEFAULT_PROJECT, requireRight, type Right } from './principal.ts';
 
 const ADMIN_SECRET = 'dsec_admin';
@@ -56,6 +56,39 @@ describe('Keys', () => {
     expect(JSON.stringify(await store.range(''))).not.toContain(key.slice(5));
   });
 
+  test('of as many as there may be, forgets a revoked one for a new one, and never a live one', async () => {
+    const record = (index: number) => ({
+      version: 1,
+      keyId: `key_${String(index).padStart(16, '0')}`,
+      project: DEFAULT_PROJECT,
+      name: 'n',
+      readOnly: true,
+      builder: false,
+      sha256: hashSecret(String(index)),
+      createdAtMs: 1,
+      revokedAtMs: index < 2 ? 9 - index : null,
+    });
+    const records = Array.from({ length: MAX_KEYS }, (_, index) => record(index));
+    while (records.length > 0) {
+      const operations = records
+        .splice(0, MAX_TXN_OPERATIONS)
+        .map((value) => ({ kind: 'put' as const, key: storeKeyOf(value.keyId), value: JSON.stringify(value) }));
+      await store.txn([], operations);
+    }
+    const keys = await open();
+    for (const left of [[record(0).keyId], []]) {
+      const made = await keys.create(request);
+      expect(keys.authenticate(made.key)).toMatchObject({ keyId: made.info.keyId });
+      const revoked = keys.list(DEFAULT_PROJECT).filter(({ revokedAtMs }) => revokedAtMs !== null);
+      expect(revoked.map(({ keyId }) => keyId)).toEqual(left);
+    }
+    await expect(keys.create(request)).rejects.toMatchObject({
+      code: 'quota_exceeded',
+      details: { resource: 'keys', limit: MAX_KEYS, current: MAX_KEYS },
+    });
+    expect(keys.list(DEFAULT_PROJECT)).toHaveLength(MAX_KEYS);
+  });
+
   test('refuses a revoked key at once, and for good', async () => {
     const keys = await open();
     const { key, info } = await keys.create(request);
@@ -63,6 +96,7 @@ describe('Keys', () => {
     const revoked = await keys.revoke('default', info.keyId);
     expect(revoked.revokedAtMs).toBe(clock.now());
     expect(() => keys.authenticate(key)).toThrowError(unauthenticated);
+    await clock.advance(1000);
     expect(await keys.revoke('default', info.keyId)).toEqual(revoked);
     const again = await open();
     expect(() => again.authenticate(key)).toThrowError(unauthenticated);

@@ -77,18 +77,17 @@ export class Keys {
     return principal;
   }
 
-  /** Makes a key; its secret is in the result and nowhere else. */
+  /**
+   * Makes a key; its secret is in the result and nowhere else.
+   * @throws PlatformError `quota_exceeded` for more than `MAX_KEYS` that are not revoked
+   */
   async create(request: {
     readonly project: string;
     readonly name: string;
     readonly readOnly: boolean;
     readonly builder?: boolean;
   }): Promise<{ key: string; info: KeyInfo }> {
-    if (this.#view.size >= MAX_KEYS) {
-      throw new PlatformError('quota_exceeded', 'there are as many API keys as there may be', {
-        details: { resource: 'keys', limit: MAX_KEYS, current: this.#view.size },
-      });
-    }
+    await this.#makeRoom();
     const key = newSecret(this.#random);
     const record: KeyRecord = {
       version: 1,
@@ -105,6 +104,22 @@ export class Keys {
     if (!result.ok) throw new PlatformError('internal', 'a new key id was taken already');
     this.#view.observe(record.keyId, result.revision, record);
     return { key, info: keyInfoOf(record) };
+  }
+
+  /** Forgets the key that was revoked first when there are as many as there may be: it opens nothing any more. */
+  async #makeRoom(): Promise<void> {
+    if (this.#view.size < MAX_KEYS) return;
+    let oldest: KeyRecord | undefined;
+    for (const record of this.#view.records()) {
+      if (record.revokedAtMs !== null && record.revokedAtMs < (oldest?.revokedAtMs ?? Infinity)) oldest = record;
+    }
+    if (oldest === undefined) {
+      throw new PlatformError('quota_exceeded', 'there are as many API keys as there may be: revoke some', {
+        details: { resource: 'keys', limit: MAX_KEYS, current: this.#view.size },
+      });
+    }
+    const result = await this.#store.delete(storeKeyOf(oldest.keyId));
+    if (result.ok) this.#view.observe(oldest.keyId, result.revision, undefined);
   }
 
   /** Keys of a project, the oldest first, revoked ones too. */
