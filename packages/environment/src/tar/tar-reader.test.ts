@@ -66,6 +66,11 @@ describe('reading a tar archive', () => {
     );
   });
 
+  it('takes an archive without its end mark for whole, as tar does', async () => {
+    expect((await readAll(tarItem({ name: 'a', content: 'x' }))).map(({ path }) => path)).toEqual(['a']);
+    expect(await readAll(Buffer.alloc(0))).toEqual([]);
+  });
+
   it('passes over data that nobody reads', async () => {
     const archive = tarOf({ name: 'a', content: 'x'.repeat(3000) }, { name: 'b', content: 'y' });
     const names: string[] = [];
@@ -143,6 +148,12 @@ describe('a tar archive that is not trusted', () => {
     [
       'that ends after an extended header',
       tarItem({ ...file, pax: { path: 'p' } }).subarray(0, 1024),
+      'image_corrupt',
+      'truncated',
+    ],
+    [
+      'whose end stands behind an extended header',
+      Buffer.concat([tarItem({ ...file, pax: { path: 'p' } }).subarray(0, 1024), END_OF_ARCHIVE]),
       'image_corrupt',
       'truncated',
     ],
