@@ -11,6 +11,9 @@ pub const MAX_CONNECTIONS_PER_SANDBOX: usize = 1_024;
 /// Above this share of [`MAX_CONNECTIONS`] (in quarters) a sandbox gets no more than [`CROWDED_CONNECTIONS`], so that a few cannot keep out the rest.
 pub const CROWDED_QUARTERS: usize = 3;
 pub const CROWDED_CONNECTIONS: usize = 128;
+/// Connections that one sandbox may begin at once, and then in a second.
+pub const CONNECTION_BURST: u32 = 2_048;
+pub const CONNECTIONS_A_SECOND: u32 = 512;
 /// Connections of one sandbox that have not said yet where they go: what it may have buffered is this times [`MAX_PEEK`].
 pub const MAX_UNDECIDED_PER_SANDBOX: usize = 256;
 

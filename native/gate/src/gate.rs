@@ -8,12 +8,9 @@ use std::time::{Duration, Instant};
 use rustix::net::{SocketFlags, acceptfrom_with, getsockname, sockopt};
 use serde_json::{Value, json};
 
-use crate::bounds::{
-    ACCEPTS_A_TURN, CROWDED_CONNECTIONS, CROWDED_QUARTERS, MAX_CONNECTIONS, MAX_CONNECTIONS_PER_SANDBOX, MAX_HELD,
-    MAX_HELD_PER_SANDBOX, MAX_UNDECIDED_PER_SANDBOX, OTHER_FILES, SPLICE_BYTES,
-};
+use crate::admission::{Crowd, admit};
+use crate::bounds::{ACCEPTS_A_TURN, MAX_CONNECTIONS, MAX_HELD, MAX_HELD_PER_SANDBOX, OTHER_FILES, SPLICE_BYTES};
 use crate::deadlines::Deadlines;
-use crate::destination::is_never_reachable;
 use crate::events::Refused;
 use crate::flow::{self, End, Flow, Stage, Tools, Turn};
 use crate::name::HostName;
@@ -77,14 +74,14 @@ impl Gate {
     }
 
     fn admit(&mut self, client: OwnedFd, peer: SocketAddr, destination: SocketAddr, now: Instant) {
-        let open = self.flows.len();
+        let (number, open) = (self.unused_number(), self.flows.len());
         let Some(sandbox) = self.table.at(peer.ip()) else {
             self.strangers += 1;
             return reset(client);
         };
         sandbox.counts.accepted += 1;
         let id = sandbox.id.clone();
-        let flow = match admission(sandbox, destination, open, self.max_connections, now) {
+        let flow = match admit(sandbox, destination, Crowd { open, most: self.max_connections }, now) {
             Ok(None) => Ok(Flow::deciding(client, id.clone(), destination, now)),
             Ok(Some(name)) => Flow::carrying_any(client, id.clone(), destination, name, now),
             Err(reason) => {
@@ -101,8 +98,6 @@ impl Gate {
         if flow::tune(&flow.client).is_err() {
             return flow.reset();
         }
-        let number = self.next_flow;
-        self.next_flow = self.next_flow.wrapping_add(1);
         sandbox.flows.insert(number);
         sandbox.counts.undecided += usize::from(flow.stage == Stage::Deciding);
         self.deadlines.change(number, None, flow.deadline);
@@ -111,13 +106,27 @@ impl Gate {
         self.advance(number, now);
     }
 
+    /// Numbers come again after four billions, when old connections may still be there.
+    fn unused_number(&mut self) -> u32 {
+        while self.flows.contains_key(&self.next_flow) {
+            self.next_flow = self.next_flow.wrapping_add(1);
+        }
+        let number = self.next_flow;
+        self.next_flow = self.next_flow.wrapping_add(1);
+        number
+    }
+
     /// Something has happened on a connection's socket.
     pub fn ready(&mut self, number: u32, ready: Ready, now: Instant) {
         let Some(flow) = self.flows.get(&number) else { return };
         let is_client = matches!(ready.token, Token::Client(_));
         if ready.has_failed {
-            let end = if !is_client && flow.stage == Stage::Connecting { End::Unreachable } else { End::Broken };
-            return self.end(number, end, now);
+            let is_refused = !is_client && flow.stage == Stage::Connecting;
+            if flow.stage == Stage::Open {
+                // What the other side has sent before goes on first: often it says why.
+                self.advance(number, now);
+            }
+            return self.end(number, if is_refused { End::Unreachable } else { End::Broken }, now);
         }
         self.advance(number, now);
         if ready.has_hung_up {
@@ -289,29 +298,6 @@ impl Gate {
     }
 }
 
-/// Whether a connection is looked at at all; a name by which it may carry anything.
-fn admission(
-    sandbox: &Sandbox,
-    destination: SocketAddr,
-    open: usize,
-    max_connections: usize,
-    now: Instant,
-) -> std::result::Result<Option<HostName>, Reason> {
-    if is_never_reachable(destination.ip()) {
-        return Err(Reason::AddressNeverReachable);
-    }
-    let own = sandbox.flows.len();
-    let is_crowded = open >= max_connections / 4 * CROWDED_QUARTERS;
-    if own >= MAX_CONNECTIONS_PER_SANDBOX || open >= max_connections || (is_crowded && own >= CROWDED_CONNECTIONS) {
-        return Err(Reason::TooManyConnections);
-    }
-    let name = sandbox.decide_unread(destination, now)?;
-    if name.is_none() && sandbox.counts.undecided >= MAX_UNDECIDED_PER_SANDBOX {
-        return Err(Reason::TooManyUndecided);
-    }
-    Ok(name)
-}
-
 /// What is told of a refusal, within the sandbox's budget.
 fn event(
     sandbox: &mut Sandbox,
@@ -320,7 +306,7 @@ fn event(
     destination: SocketAddr,
     now: Instant,
 ) -> Option<Refused> {
-    let missed = sandbox.budget.take(now)?;
+    let missed = sandbox.events.take(now)?;
     Some(Refused { id: sandbox.id.clone(), reason, name, destination, missed })
 }
 

@@ -183,18 +183,32 @@ impl<'a> Fields<'a> {
     }
 }
 
-/// Bytes of an answer that say whether it asks for another client hello.
-pub const ANSWER_BYTES: usize = RECORD_HEADER + MESSAGE_HEADER + 2 + RETRY_RANDOM.len();
+const ALERT: u8 = 21;
+const ALERT_BYTES: usize = RECORD_HEADER + 2;
+const WARNING: u8 = 1;
 
-/// Whether the first bytes of a server's answer ask for another client hello; `None`: more are needed.
-pub fn is_retry_request(answer: &[u8]) -> Option<bool> {
-    match answer.first() {
-        None => None,
-        Some(&HANDSHAKE) => {
-            let answer = answer.get(..ANSWER_BYTES)?;
-            Some(answer[RECORD_HEADER] == SERVER_HELLO && answer.ends_with(&RETRY_RANDOM))
+/// Collects the beginning of a server's answer, which says whether it asks for another client hello.
+#[derive(Debug, Default)]
+pub struct AnswerReader(Vec<u8>);
+
+impl AnswerReader {
+    const BYTES: usize = RECORD_HEADER + MESSAGE_HEADER + 2 + RETRY_RANDOM.len();
+
+    /// Whether it does; `None`: more are needed.
+    pub fn read(&mut self, mut bytes: &[u8]) -> Option<bool> {
+        loop {
+            let (piece, rest) = bytes.split_at(bytes.len().min(Self::BYTES - self.0.len()));
+            self.0.extend_from_slice(piece);
+            bytes = rest;
+            match *self.0.first()? {
+                HANDSHAKE if self.0.len() < Self::BYTES => return None,
+                HANDSHAKE => return Some(self.0[RECORD_HEADER] == SERVER_HELLO && self.0.ends_with(&RETRY_RANDOM)),
+                ALERT if self.0.len() < ALERT_BYTES => return None,
+                // A warning (of a name that the server does not know) comes before the hello.
+                ALERT if self.0[3..=RECORD_HEADER] == [0, 2, WARNING] => drop(self.0.drain(..ALERT_BYTES)),
+                // No handshake goes on from here.
+                _ => return Some(false),
+            }
         }
-        // An alert, or no TLS at all: no handshake goes on from here.
-        Some(_) => Some(false),
     }
 }

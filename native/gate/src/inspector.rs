@@ -2,7 +2,7 @@
 //! where they decide how the client's are to be read.
 
 use crate::bounds::SPLICE_BYTES;
-use crate::hello::{ANSWER_BYTES, Hello, HelloReader, is_retry_request};
+use crate::hello::{self, Hello, HelloReader};
 use crate::http::requests::{Requests, Step};
 use crate::http::upgrade::{Answer, AnswerReader};
 use crate::name::HostName;
@@ -35,7 +35,7 @@ enum State {
     /// A hello has gone on; should the server ask for another, that one may not name another.
     Answering {
         name: HostName,
-        answer: Vec<u8>,
+        answer: hello::AnswerReader,
     },
     SecondHello {
         name: HostName,
@@ -87,7 +87,7 @@ impl Inspector {
                 State::Asked(hello) => return Ok(Look::Ask(hello.name.clone())),
                 State::Granted(hello) => {
                     let length = hello.length;
-                    self.state = State::Answering { name: hello.name.clone(), answer: Vec::new() };
+                    self.state = State::Answering { name: hello.name.clone(), answer: hello::AnswerReader::default() };
                     return Ok(Look::Pass(length));
                 }
                 State::Answering { .. } | State::Upgrading { .. } => return Ok(Look::Hold),
@@ -148,14 +148,11 @@ impl Inspector {
     /// The server has sent these bytes.
     pub fn answered(&mut self, bytes: &[u8]) {
         self.state = match std::mem::replace(&mut self.state, State::First) {
-            State::Answering { name, mut answer } => {
-                answer.extend(bytes.iter().take(ANSWER_BYTES - answer.len()));
-                match is_retry_request(&answer) {
-                    None => State::Answering { name, answer },
-                    Some(true) => State::SecondHello { name, reader: HelloReader::second() },
-                    Some(false) => State::Free,
-                }
-            }
+            State::Answering { name, mut answer } => match answer.read(bytes) {
+                None => State::Answering { name, answer },
+                Some(true) => State::SecondHello { name, reader: HelloReader::second() },
+                Some(false) => State::Free,
+            },
             State::Upgrading { mut requests, mut answer } => match answer.read(bytes) {
                 Answer::More => State::Upgrading { requests, answer },
                 Answer::Switched => State::Free,

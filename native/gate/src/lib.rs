@@ -4,7 +4,9 @@
 //! Reading order: [`serve`] (the loop) - [`gate`] (connections) - [`flow`] (one connection) - [`inspector`] (what its bytes may do: [`hello`], [`http`]) -
 //! [`table`], [`policy`], [`pins`] (what sandboxes may) - [`control`], [`request`], [`events`] (who says so, and hears of refusals).
 
+pub mod admission;
 pub mod bounds;
+pub mod budget;
 pub mod confine;
 pub mod control;
 pub mod deadlines;

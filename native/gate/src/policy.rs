@@ -58,6 +58,7 @@ pub struct Policy {
     rules: Vec<Rule>,
     exact: HashMap<HostName, Vec<usize>>,
     wildcards: HashMap<HostName, Vec<usize>>,
+    has_any: bool,
 }
 
 impl Policy {
@@ -67,8 +68,14 @@ impl Policy {
             let by_name = if rule.pattern.is_wildcard { &mut policy.wildcards } else { &mut policy.exact };
             by_name.entry(rule.pattern.name.clone()).or_default().push(index);
         }
+        policy.has_any = rules.iter().flat_map(|rule| &rule.ports).any(|ports| ports.verdict == Verdict::Any);
         policy.rules = rules;
         policy
+    }
+
+    /// Whether it lets anything through unread.
+    pub fn has_any(&self) -> bool {
+        self.has_any
     }
 
     /// What is said of a name at a port. No rule is a denial.

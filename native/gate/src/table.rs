@@ -4,8 +4,8 @@ use std::collections::{HashMap, HashSet};
 use std::net::{IpAddr, SocketAddr};
 use std::time::Instant;
 
-use crate::bounds::{MAX_PINS, MAX_SANDBOXES};
-use crate::events::Budget;
+use crate::bounds::{CONNECTION_BURST, CONNECTIONS_A_SECOND, EVENT_BURST, EVENTS_A_SECOND, MAX_PINS, MAX_SANDBOXES};
+use crate::budget::Budget;
 use crate::name::HostName;
 use crate::pins::Pins;
 use crate::policy::{Policy, Verdict};
@@ -23,7 +23,9 @@ pub struct Sandbox {
     /// Its open connections.
     pub flows: HashSet<u32>,
     pub counts: Counts,
-    pub budget: Budget,
+    /// Events that it may cause, and connections.
+    pub events: Budget,
+    pub rate: Budget,
 }
 
 /// What a sandbox has now, and what it had since its policy first came.
@@ -58,6 +60,9 @@ impl Sandbox {
         let mut names = self.pins.names(destination.ip(), at).peekable();
         if names.peek().is_none() {
             return Err(Reason::AddressNotPinned);
+        }
+        if !self.policy.has_any() {
+            return Ok(None);
         }
         Ok(names.find(|name| self.still_carries_any(name, destination.port())).cloned())
     }
@@ -110,7 +115,8 @@ impl Table {
             pins: Pins::default(),
             flows: HashSet::new(),
             counts: Counts::default(),
-            budget: Budget::new(now),
+            events: Budget::new(EVENT_BURST, EVENTS_A_SECOND, now),
+            rate: Budget::new(CONNECTION_BURST, CONNECTIONS_A_SECOND, now),
         });
         for old in std::mem::replace(&mut sandbox.addresses, addresses) {
             self.by_address.remove(&old);

@@ -53,6 +53,26 @@ fn an_end_of_one_direction_is_passed_on_alone() {
 }
 
 #[test]
+fn an_answer_before_a_reset_is_passed_on() {
+    let Some(mut world) = World::begin() else { return };
+    // A server that does not want the body: its close is a reset, since it has not read all.
+    let _server = Upstream::begin(&world, "203.0.113.1:80", |mut visit| {
+        visit.read();
+        let _ = visit.stream.write_all(b"HTTP/1.1 413 Too Large\r\n\r\n");
+    });
+    world.allow(&[("a.test", 80, 80)], &[("a.test", "203.0.113.1")]);
+    let mut client = world.dial("203.0.113.1:80");
+    let head = format!("POST / HTTP/1.1\r\nHost: a.test\r\nContent-Length: {}\r\n\r\n", 64 * MIB);
+    client.write_all(head.as_bytes()).expect("written");
+    while client.write_all(&[0; 4_096]).is_ok() {}
+    let mut answer = vec![0; 26];
+    client.read_exact(&mut answer).expect("the answer");
+    assert_eq!(answer, b"HTTP/1.1 413 Too Large\r\n\r\n");
+    drop(client);
+    world.end();
+}
+
+#[test]
 fn any_protocol_passes_where_the_rule_says_so() {
     let Some(mut world) = World::begin() else { return };
     let _server = Upstream::begin(&world, "203.0.113.1:22", |mut visit| {

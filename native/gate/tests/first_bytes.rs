@@ -134,6 +134,11 @@ fn a_second_hello_must_say_the_same_name() {
     // Sent ahead of the answer, it waits for the answer like anything else.
     let outcome = whole(&other, &[]);
     assert_eq!((outcome.is_held, outcome.passed), (true, OPENSSL.len()));
+    // A warning before it changes nothing.
+    let warned = [&[21, 3, 3, 0, 2, 1, 112][..], &retry].concat();
+    for length in [1, 3, 50, 500] {
+        assert_eq!(run(443, &other, || length, &warned).refused, Some(Reason::NameChanged), "in {length}s");
+    }
     // Early data, which a server that wants another hello does not read.
     let early = [OPENSSL, &[23, 3, 3, 0, 3, 1, 2, 3], OPENSSL].concat();
     assert_eq!(whole(&early, &retry).passed, early.len());
