@@ -14,7 +14,7 @@ const closed = {
   network: { rules },
   phases: { setup: {}, solve: { services: { npm: false } } },
 } satisfies PolicyUpdate;
-const opening = { network: { rules: [{ action: 'allow', to: 'pypi.org' }] } } as const satisfies PolicyUpdate;
+const opening = { network: { rules: [{ action: 'allow', to: 'api.example.com' }] } } as const satisfies PolicyUpdate;
 
 test('a policy is kept with its version and phase, whatever is killed', { timeout: 60_000 }, async () => {
   await using sandbox = await server().sandbox({ policy: { ...closed, phase: 'setup' } });
@@ -108,7 +108,7 @@ test('dsec policy shows, replaces and enters; what it shows can be set again', {
     );
     const stale = await dsec('policy', sandboxId, '--set', file);
     expect([stale.exitCode, stale.err]).toEqual([1, expect.stringContaining('[policy_stale]')]);
-    const refused = await dsec('create', server().environment, '--allow', 'pypi.org:443');
+    const refused = await dsec('create', server().environment, '--allow', 'api.example.com:443');
     expect([refused.exitCode, refused.out, refused.err]).toEqual([
       1,
       '',

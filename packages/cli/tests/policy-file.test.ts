@@ -18,7 +18,7 @@ const file = async (content: string): Promise<string> => {
 };
 
 test.each([
-  ['pypi.org', { to: 'pypi.org' }],
+  ['api.example.com', { to: 'api.example.com' }],
   ['*.example.com:8443', { to: '*.example.com', ports: [8443] }],
   ['10.0.0.0/8:20-30', { to: '10.0.0.0/8', ports: ['20-30'] }],
   ['192.0.2.1:53/udp', { to: '192.0.2.1', ports: [53], protocol: 'udp' }],

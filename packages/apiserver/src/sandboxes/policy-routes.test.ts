@@ -9,7 +9,7 @@ beforeEach(async () => {
 });
 afterEach(() => fixture[Symbol.asyncDispose]());
 
-const rules = [{ action: 'allow', to: 'pypi.org', ports: [443, '8000-8080'] }] as const;
+const rules = [{ action: 'allow', to: 'api.example.com', ports: [443, '8000-8080'] }] as const;
 const policy: Policy = {
   profile: 'default',
   network: { default: 'deny', rules, services: { npm: false }, ipLiterals: true },

@@ -22,7 +22,7 @@ interface Options extends ConnectionOptions {
 }
 
 const HELP = `
-A policy is JSON: {"network": {"rules": [{"action": "allow", "to": "pypi.org"}], "services": {"npm": true}},
+A policy is JSON: {"network": {"rules": [{"action": "allow", "to": "api.example.com"}], "services": {"npm": true}},
 "phases": {"setup": {...}, "solve": {}}, "phase": "setup"}. Nothing is reachable but what it allows; denials win.
 What --json prints can be changed and set again.`;
 
