@@ -130,7 +130,7 @@ export interface ResolverFixture extends AsyncDisposable {
 }
 
 /** Longer than anything takes that is answered. */
-const SILENT_MS = 400;
+const SILENT_MS = 2000;
 
 export async function startFixture(options: ResolverFixtureOptions): Promise<ResolverFixture> {
   const clock = new SystemClock();

@@ -4,7 +4,10 @@ import { SystemNetwork } from '@dsec/kit';
 import { decode, encode } from 'dns-packet';
 import { afterEach, beforeEach, describe, expect, test } from 'vitest';
 import {
+  CROWDED_AT,
   EVENT_BURST,
+  MAX_OUTSTANDING,
+  MAX_OUTSTANDING_CROWDED,
   MAX_NAMES_PER_WILDCARD,
   MAX_TCP_CONNECTIONS_EACH,
   PIN_GRACE_S,
@@ -303,10 +306,34 @@ describe('one who asks too much', () => {
     }
     // What the kernel had no room for is asked again, as by any program.
     await expect
-      .poll(async () => addressesOf(await resolver.ask(other, 'a.test', 'A')), { timeout: 5000 })
+      .poll(async () => addressesOf(await resolver.ask(other, 'a.test', 'A')), { timeout: 15_000 })
       .toHaveLength(2);
     expect(answers).toBeLessThan(sent);
     expect(askedNames()).toEqual(['a.test']);
+  });
+
+  test('of a zone that does not answer keeps nobody else from an answer', async () => {
+    const slow: Script = (query, transport) =>
+      query.questions?.[0]?.name.toLowerCase().endsWith('.wild.test') === true ? undefined : names(query, transport);
+    resolver.upstream.script = slow;
+    const peer = { address: '127.0.0.1', port: resolver.dnsPort };
+    await using sockets = new AsyncDisposableStack();
+    for (let index = 0; index <= CROWDED_AT / MAX_OUTSTANDING; index++) {
+      const from = await resolver.allow(`s${index}`, allow('*.wild.test'));
+      const socket = sockets.use(await network.bindUdp(from, 0, () => undefined, { peer }));
+      for (let id = 0; id < 2 * MAX_OUTSTANDING; id++) {
+        const questions = [{ name: `q${id}-${index}.wild.test`, type: 'A' as const }];
+        socket.send(encode({ type: 'query', id, questions }));
+        if (id % 16 === 0) await new Promise((resolve) => setImmediate(resolve));
+      }
+    }
+    const other = await resolver.allow('other', allow('a.test', '*.wild.test'));
+    await expect
+      .poll(async () => addressesOf(await resolver.ask(other, 'a.test', 'A')), { timeout: 15_000 })
+      .toHaveLength(2);
+    const asked = new Set(askedNames()).size;
+    expect(asked).toBeGreaterThanOrEqual(CROWDED_AT / 2);
+    expect(asked).toBeLessThanOrEqual(CROWDED_AT + MAX_OUTSTANDING_CROWDED + 1);
   });
 
   test('over TCP gets no more than its connections', async () => {

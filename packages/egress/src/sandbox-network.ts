@@ -82,9 +82,9 @@ export class SandboxNetwork {
     this.events = new EventBudget(clock);
   }
 
-  /** A place among the questions that wait for an answer; undefined without one. Dispose it with the answer. */
-  enter(): Disposable | undefined {
-    if (this.#outstanding >= MAX_OUTSTANDING) return undefined;
+  /** A place among `most` questions of this sandbox that wait for an answer; undefined without one. Dispose it with the answer. */
+  enter(most: number): Disposable | undefined {
+    if (this.#outstanding >= most) return undefined;
     this.#outstanding += 1;
     return {
       [Symbol.dispose]: () => {

@@ -22,7 +22,7 @@ export const PIN_GRACE_S = 60;
 export const MAX_CACHED_NAMES = 8192;
 
 /** Queries to servers that wait for their answer, each with a socket of its own. */
-export const MAX_UPSTREAM_QUERIES = 256;
+export const MAX_UPSTREAM_QUERIES = 512;
 /** Lookups that wait for one of them. */
 export const MAX_UPSTREAM_WAITING = 1024;
 export const UDP_TRY_MS = 1000;
@@ -42,6 +42,9 @@ export const SERVERS_CHECK_MS = 5000;
 export const QUERIES_PER_SECOND = 200;
 export const QUERY_BURST = 1000;
 export const MAX_OUTSTANDING = 64;
+/** When so many questions of all sandboxes wait, each may have few: a slow zone of a few sandboxes must not keep out the others. */
+export const CROWDED_AT = 256;
+export const MAX_OUTSTANDING_CROWDED = 4;
 /** Pairs of a name and an address that are pinned at once; the gate takes as many. */
 export const MAX_PINS = 4096;
 /** Different names below one wildcard, over the whole life: each tells its server a label that the sandbox has chosen. */

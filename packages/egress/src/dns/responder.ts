@@ -12,7 +12,14 @@ import { needsPins } from '../pins.ts';
 import { mayAnswer } from '../policy/answer-filter.ts';
 import type { NameMatch } from '../policy/name-table.ts';
 import type { PolicyInForce, SandboxAddresses, SandboxNetwork } from '../sandbox-network.ts';
-import { LOG_BURST, LOG_LINES_PER_SECOND, MAX_TTL_S } from './bounds.ts';
+import {
+  CROWDED_AT,
+  LOG_BURST,
+  LOG_LINES_PER_SECOND,
+  MAX_OUTSTANDING,
+  MAX_OUTSTANDING_CROWDED,
+  MAX_TTL_S,
+} from './bounds.ts';
 import { parseQuery, Rcode, RecordType, writeReply, type AddressType, type Query, type Reply } from './message.ts';
 import { reverseAddress } from './reverse-name.ts';
 import { TokenBucket } from './token-bucket.ts';
@@ -38,6 +45,8 @@ export class Responder {
   readonly #options: ResponderOptions;
   /** Of what goes wrong: a question costs a sandbox nothing, a line of the log costs the node. */
   readonly #lines: TokenBucket;
+  /** Questions that wait for their answer. */
+  #waiting = 0;
 
   constructor(options: ResponderOptions) {
     this.#options = options;
@@ -64,16 +73,19 @@ export class Responder {
     const { query } = parsed;
     // Its policy is not here yet, or not any more: whoever asks may ask again.
     if (sandbox?.inForce === undefined) return writeReply(query, FAILED, transport);
-    using place = sandbox.enter();
+    using place = sandbox.enter(this.#waiting >= CROWDED_AT ? MAX_OUTSTANDING_CROWDED : MAX_OUTSTANDING);
     if (place === undefined) {
       this.#refuse(sandbox, 'rate', query.name, query.type);
       return undefined;
     }
+    this.#waiting += 1;
     try {
       return writeReply(query, await this.#answer(query, sandbox, sandbox.inForce), transport);
     } catch (error) {
       if (this.#lines.take()) this.#options.logger.error('dns.fault', { sandbox: sandbox.id, error });
       return writeReply(query, FAILED, transport);
+    } finally {
+      this.#waiting -= 1;
     }
   }
 
