@@ -73,6 +73,7 @@ test('L09 a sandbox that is stopped while it is made stays gone', { timeout: 60_
   for (let round = 0; round < 15; round += 1) {
     const abort = new AbortController();
     const making = Promise.allSettled(several(6).map(() => server().sandbox({ metadata }, { signal: abort.signal })));
+    // Each round at another moment of the creates: which one is what is to vary.
     await clock.sleep(round * 3);
     if (round % 3 === 0) abort.abort();
     await server().client.stopSandboxes({ metadata });
@@ -119,6 +120,7 @@ test('L11 sandboxes that are being made, slowly and in numbers, are not taken fo
   process.kill(launcher, 'SIGSTOP');
   const making = several(20).map(() => server().sandbox());
   try {
+    // Thirty looks for leftovers, of which one that finds none tells nobody.
     await clock.sleep(3000);
   } finally {
     process.kill(launcher, 'SIGCONT');

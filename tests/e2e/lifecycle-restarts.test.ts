@@ -88,6 +88,7 @@ test.for(['edge', 'launcher'] as const)(
       const sandbox = await server().sandbox({ hostname, metadata: { step: hostname } });
       await sandbox.runShell('mkdir -p /root/a/b; head -c 1000000 /dev/zero > /root/a/b/f; sleep 100 &');
       const stopping = sandbox.stop();
+      // Each time at another step, which nothing tells of.
       await clock.sleep(delayMs);
       await server().kill(role);
       expect((await stopping).state).toBe('stopped');
