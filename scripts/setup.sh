@@ -63,7 +63,7 @@ mkdir -p .cache
 # One path for the binaries, whatever the platform: links, so that a later `cargo build` is seen as well.
 triple=$(rustc -vV | sed -n 's/^host: //p')
 mkdir -p native/bin
-for binary in aether launcher layerd gate; do
+for binary in aether launcher layerd publisher gate; do
   ln -sfn "../target/$triple/release/$binary" "native/bin/$binary"
 done
 say "ready"

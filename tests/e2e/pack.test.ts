@@ -1,7 +1,7 @@
 /** pack_diff: live sandboxes become workspaces, toolkits and environments. */
 import { SystemRandom } from '@dsec/kit';
 import type { PackReport, Sandbox } from '@dsec/libdsec';
-import { mkdtemp, readdir, rm } from 'node:fs/promises';
+import { lstat, mkdtemp, readdir, rm } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { describe, expect, test } from 'vitest';
@@ -60,6 +60,22 @@ describe('a workspace', () => {
     expect(next.environment?.image.layers.slice(1)).toEqual(packed.environment?.image.layers);
     await using third = await server().sandbox({ workspace: 'work:2' });
     expect(await run(third, 'pwd; find . | sort')).toBe('/project\n.\n./src\n./two\n');
+  });
+
+  test("is root's, as all that stands among the layers, and nothing is left where it was packed", async () => {
+    await using sandbox = await server().sandbox();
+    await run(sandbox, 'mkdir /owned; head -c 600000 /dev/urandom > /owned/file');
+    const { environment } = await sandbox.packDiff({ name: 'owned' });
+    const { data } = server();
+    const hex = environment?.image.layers[0]?.slice('sha256:'.length) ?? '';
+    const files = ['', 'data', 'layer.json', 'rootfs.erofs'].map((name) => join(data, 'layers', hex, name));
+    for (const path of [join(data, 'layers'), ...files]) {
+      const { uid, gid, mode } = await lstat(path);
+      expect([path, uid, gid, mode & 0o022]).toEqual([path, 0, 0, 0]);
+    }
+    expect(await readdir(join(data, 'state/packer/layers'))).toEqual([]);
+    await using other = await server().sandbox({ workspace: 'owned' });
+    expect(await run(other, 'cksum < /owned/file')).toBe(await run(sandbox, 'cksum < /owned/file'));
   });
 
   test('has only the paths that were asked for, less what was named', async () => {

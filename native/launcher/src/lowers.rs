@@ -2,7 +2,7 @@
 //! its files, and attached nowhere. The mounts end with the launcher and with the sandboxes that stand on them; nothing of them is in the host's mount
 //! table.
 //!
-//! Layers are root's, or the packer's where it made them; sets are made by the edge. So nothing in either is taken for more than what it is: no link is
+//! The files of both are root's, and their bytes were made by others. So nothing in them is taken for more than what it is: no link is
 //! followed, the kernel gets the very file that was looked at, and as devices only the data of layers, which an image cannot name by itself.
 
 use std::collections::HashMap;

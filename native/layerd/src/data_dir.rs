@@ -9,7 +9,6 @@ use crate::failure::errno_name;
 use crate::sys::{Errno, Result};
 
 pub struct DataDir {
-    pub root: OwnedFd,
     pub layers: OwnedFd,
     pub run: OwnedFd,
 }
@@ -26,7 +25,6 @@ impl DataDir {
         Ok(Self {
             layers: directory(&root, "layers").map_err(at("layers"))?,
             run: directory(&root, "run").map_err(at("run"))?,
-            root,
         })
     }
 }

@@ -17,7 +17,7 @@ use crate::sys::{Errno, Result};
 pub const MAX_MAP_BYTES: u64 = HEADER_BYTES as u64 + MAX_CHUNKS as u64 * (PACK_BYTES + ENTRY_BYTES) as u64;
 /// The file with the chunk map.
 pub const MAP: &str = "chunks";
-/// Not every directory among the layers is root's: what is no file must neither lead elsewhere nor make anybody wait.
+/// What is no file must neither lead elsewhere nor make anybody wait.
 pub const READ_ONLY: OFlags = OFlags::RDONLY.union(OFlags::NOFOLLOW).union(OFlags::NONBLOCK).union(OFlags::CLOEXEC);
 
 pub struct Layer {
@@ -58,7 +58,7 @@ impl Layer {
         let filled = Filled::open(directory, &of).map_err(file(crate::filled::NAME))?;
         if !filled.is_verified() {
             let metadata = metadata_digest(directory).map_err(file("rootfs.erofs"))?;
-            if name(&metadata, &map) != *digest {
+            if layer_form::layer_name(&metadata, &map.chunks_digest) != *digest {
                 return Err(failure::corrupt(digest, "metadata and chunk map are not those"));
             }
             filled.set_verified().map_err(file(crate::filled::NAME))?;
@@ -159,11 +159,6 @@ fn data_file(directory: BorrowedFd<'_>, header: &Header) -> Result<Stat> {
     ftruncate(&file, header.data_bytes)?;
     renameat(directory, NEW, directory, "data")?;
     fstat(&file)
-}
-
-/// The name that the content gives a layer.
-pub fn name(metadata: &Digest, map: &ChunkMap) -> Digest {
-    Digest::of(format!("dsec-layer 2\n{}\n{}\n", metadata.hex(), map.chunks_digest.hex()).as_bytes())
 }
 
 fn metadata_digest(directory: BorrowedFd<'_>) -> Result<Digest> {

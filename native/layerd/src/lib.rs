@@ -3,9 +3,9 @@
 //! Reading order: [`family`] (which processes there are, and why) - [`loader`] (events in, answers out) - [`layer`], [`chunk_map`], [`filled`], [`trace`] (the
 //! files of a layer) - [`source`] (the blob store), [`peer`] (other nodes).
 
-pub mod chunk_map;
+pub use layer_form::{chunk_map, digest};
+
 pub mod data_dir;
-pub mod digest;
 pub mod failure;
 pub mod family;
 pub mod filled;
@@ -14,7 +14,6 @@ pub mod loader;
 pub mod options;
 pub mod peer;
 pub mod places;
-pub mod publish;
 pub mod request;
 pub mod source;
 pub mod sys;

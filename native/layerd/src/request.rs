@@ -16,7 +16,6 @@ pub enum Request {
     Prefetch(Digest, Prefetch),
     CancelPrefetch(Digest),
     Trace(Digest, Opening),
-    Publish(Digest),
     Stats,
 }
 
@@ -74,7 +73,6 @@ struct TraceParams {
 pub fn parse(method: &str, params: &str) -> Result<Request, Failure> {
     Ok(match method {
         "layer.open" => Request::Open(layer(&read::<OfLayer>(params)?.layer)?),
-        "layer.publish" => Request::Publish(layer(&read::<OfLayer>(params)?.layer)?),
         "layer.close" => Request::Close(layer(&read::<OfLayer>(params)?.layer)?),
         "layer.prefetch" => prefetch(read(params)?)?,
         "layer.prefetch.cancel" => Request::CancelPrefetch(layer(&read::<OfLayer>(params)?.layer)?),
@@ -125,7 +123,6 @@ mod tests {
         let before = format!(r#"{{"layer":"sha256:{hex}","opening":"before"}}"#);
         assert_eq!(parse("layer.trace", &before), Ok(Request::Trace(digest, Opening::Before)));
         assert_eq!(parse("layer.prefetch.cancel", &one), Ok(Request::CancelPrefetch(digest)));
-        assert_eq!(parse("layer.publish", &one), Ok(Request::Publish(digest)));
         assert_eq!(parse("stats", "{}"), Ok(Request::Stats));
         let with = |more: &str| parse("layer.prefetch", &format!(r#"{{"layer":"sha256:{hex}",{more}}}"#));
         assert_eq!(with(r#""ranges":[[0,5]]"#), Ok(Request::Prefetch(digest, Prefetch::Ranges(vec![(0, 5)]))));

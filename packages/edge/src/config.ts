@@ -22,11 +22,16 @@ export const EdgeConfigSchema = Type.Object(
     resolverSocket: Type.Optional(
       Type.String({ minLength: 1, description: 'Where the resolver listens. Default: sandboxes get no network.' }),
     ),
+    publisherSocket: Type.String({ minLength: 1, description: 'Where the publisher listens.' }),
     sets: Type.Object(
       {
         setsDirectory: Type.String({
           minLength: 1,
-          description: 'Where sets of layers are kept; nobody else writes there.',
+          description: 'Where the publisher keeps sets of layers.',
+        }),
+        draftsDirectory: Type.String({
+          minLength: 1,
+          description: 'Where sets are made for the publisher; what is in it is removed at the start.',
         }),
         layersDirectory: Type.String({ minLength: 1, description: 'The layers of the node.' }),
       },

@@ -55,6 +55,8 @@ try {
     sandboxSockets: config.sandboxSockets,
     layers: await layerPlaces(config.layers, { clock, random }),
     setsDirectory: config.sets.setsDirectory,
+    setDraftsDirectory: config.sets.draftsDirectory,
+    publisherSocket: config.publisherSocket,
     merger,
     sandboxNetwork:
       config.resolverSocket === undefined

@@ -33,7 +33,12 @@ export const configFor = (options: EdgeFixtureOptions): EdgeConfig => ({
   launcherSocket: options.launcherSocket,
   sandboxSockets: options.sandboxSockets,
   packerSocket: join(options.directory, 'packer.sock'),
-  sets: { setsDirectory: join(options.directory, 'sets'), layersDirectory: join(options.directory, 'layers') },
+  publisherSocket: join(options.directory, 'publisher.sock'),
+  sets: {
+    setsDirectory: join(options.directory, 'sets'),
+    draftsDirectory: join(options.directory, 'set-drafts'),
+    layersDirectory: join(options.directory, 'layers'),
+  },
   journal: join(options.directory, 'journal.db'),
   idKeyFile: join(options.directory, 'id.key'),
   uid: 64_801,
@@ -82,6 +87,8 @@ export class EdgeFixture implements AsyncDisposable {
       launcherSocket: config.launcherSocket,
       sandboxSockets: config.sandboxSockets,
       setsDirectory: config.sets.setsDirectory,
+      setDraftsDirectory: config.sets.draftsDirectory,
+      publisherSocket: config.publisherSocket,
       // One layer is all that an edge in this process is asked for.
       merger: { ensure: () => Promise.reject(new Error('nothing is merged here')) },
       sandboxNetwork: options.sandboxNetwork ?? new NoNetwork('it is the node of a test'),

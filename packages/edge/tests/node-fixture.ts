@@ -29,7 +29,7 @@ export class NodeFixture implements AsyncDisposable {
     const data = await mkdtemp(join(tmpdir(), 'dsec-node-'));
     await chmod(data, 0o755);
     const digest = await makeLayer(data);
-    for (const directory of ['edge', 'run/edge', 'sets']) {
+    for (const directory of ['edge', 'run/edge']) {
       await mkdir(join(data, directory), { recursive: true });
       await chown(join(data, directory), EDGE_UID, EDGE_UID);
     }
@@ -65,7 +65,11 @@ export class NodeFixture implements AsyncDisposable {
         launcherSocket: this.launcherSocket,
         sandboxSockets: this.sandboxSockets,
       }),
-      sets: { setsDirectory: join(this.data, 'sets'), layersDirectory: join(this.data, 'layers') },
+      sets: {
+        setsDirectory: join(this.data, 'sets'),
+        draftsDirectory: join(this.data, 'edge/sets'),
+        layersDirectory: join(this.data, 'layers'),
+      },
       socket: this.edgeSocket,
       idKeyFile: join(this.data, 'id.key'),
       uid: EDGE_UID,

@@ -20,6 +20,7 @@ describe.skipIf(missing !== undefined)('a packer', () => {
   it('removes at its start what one before it has left of a pack', async () => {
     const directory = await mkdtemp(join(tmpdir(), 'dsec-packer-'));
     const layers = join(directory, 'layers');
+    const drafts = join(directory, 'packed/layers');
     const socket = join(directory, 'run/packer.sock');
     const config = join(directory, 'packer.json');
     const started: Process[] = [];
@@ -39,10 +40,14 @@ describe.skipIf(missing !== undefined)('a packer', () => {
     try {
       await chmod(directory, 0o755);
       await mkdir(layers);
-      await chmod(layers, 0o1777);
-      await mkdir(join(directory, 'run'));
-      await chown(join(directory, 'run'), PACKER_UID, PACKER_UID);
-      await writeFile(config, JSON.stringify({ socket, layersDirectory: layers, uid: PACKER_UID, gid: PACKER_UID }));
+      for (const own of ['run', 'packed']) {
+        await mkdir(join(directory, own));
+        await chown(join(directory, own), PACKER_UID, PACKER_UID);
+      }
+      const user = { uid: PACKER_UID, gid: PACKER_UID };
+      const publisherSocket = join(directory, 'run/publisher.sock');
+      const parts = { socket, layersDirectory: layers, draftsDirectory: drafts, publisherSocket, ...user };
+      await writeFile(config, JSON.stringify(parts));
       const killed = await start();
       const wire = WireClient.connect(await network.connectUnix(socket), { role: 'edge', clock });
       const pack = wire.open('pack', {
@@ -51,13 +56,13 @@ describe.skipIf(missing !== undefined)('a packer', () => {
         architecture: 'amd64',
       });
       pack.result.catch(() => undefined);
-      await waitFor(async () => (await readdir(layers)).length > 0, 'a pack under way');
+      await waitFor(async () => (await readdir(drafts)).length > 0, 'a pack under way');
       killed.signal('SIGKILL');
       await killed.exited;
       await wire.close();
-      expect(await readdir(layers)).toHaveLength(1);
+      expect(await readdir(drafts)).toHaveLength(1);
       await start();
-      expect(await readdir(layers)).toEqual([]);
+      expect([await readdir(drafts), await readdir(layers)]).toEqual([[], []]);
     } finally {
       for (const packer of started) await packer.stop();
       await rm(directory, { recursive: true, force: true });

@@ -27,15 +27,9 @@ export const removeStaleDrafts = async (layersDirectory: string): Promise<void> 
     const draft = join(layersDirectory, name);
     // One with something mounted in it is still in use by somebody; a later build tries again.
     if (await hasMounts(draft)) continue;
-    await removeTree(draft).catch((error: unknown) => {
-      // That of another user is his to remove.
-      if (!isDenied(error)) throw error;
-    });
+    await removeTree(draft);
   }
 };
-
-const isDenied = (error: unknown): boolean =>
-  error instanceof Error && 'code' in error && (error.code === 'EACCES' || error.code === 'EPERM');
 
 /**
  * Removes a draft, but never what is mounted in it: that could be any part of this machine.

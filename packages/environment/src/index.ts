@@ -1,5 +1,5 @@
 export { type AptSourcesOptions } from './apt-sources.ts';
-export { type BuildContext, type BuildProgress } from './build-context.ts';
+export { type BuildContext, type BuildProgress, type LayerHandover } from './build-context.ts';
 export { buildLayer, type LayerContent, type LayerDraft } from './build-layer.ts';
 export { changesIn, ChangeScan, type Change, type Omitted } from './changes/change-scan.ts';
 export { packChanges, scanChanges, type ChangesPack } from './changes/pack-changes.ts';
@@ -31,7 +31,13 @@ export { parseRecipe, RecipeSchema, type Recipe } from './recipe.ts';
 export { readsFiles } from './recipe-files.ts';
 export { buildRecipe, recipeDirectory, type RecipeBuild } from './recipe-build.ts';
 export { completeRoot, completeUpperRoot } from './root-skeleton.ts';
-export { LayerSets, type HeldSet, type LayerSetsOptions, type SetOnDisk } from './sets/layer-sets.ts';
+export {
+  LayerSets,
+  type HeldSet,
+  type LayerSetsOptions,
+  type SetOnDisk,
+  type SetPublisher,
+} from './sets/layer-sets.ts';
 export { MergeThread, type SetMerger } from './sets/merge-thread.ts';
 export { AuthFile, type AuthFileSearch } from './registry/auth-file.ts';
 export { parsePlatform, pullImage, type ImagePull } from './registry/pull-image.ts';

@@ -24,7 +24,7 @@ export interface Draft {
 }
 
 /**
- * Runs a build in directories of its own below that of the layers, which are gone when it ends. First those go that killed builds have left.
+ * Runs a build in directories of its own, below that of the layers unless they are handed over, which are gone when it ends. First those go that killed builds have left.
  *
  * @throws PlatformError `disk_full`, `cancelled`, and what `build` throws
  */
@@ -32,12 +32,12 @@ export const withDraft = async <Result>(
   context: BuildContext,
   build: (draft: Draft) => Promise<Result>,
 ): Promise<Result> => {
-  const { layersDirectory } = context;
+  const directory = context.handover?.directory ?? context.layersDirectory;
   throwIfAborted(context.signal);
-  await mkdir(layersDirectory, { recursive: true, mode: DIRECTORY_MODE });
-  await restoreLayers(layersDirectory).catch(ignoreDenied);
-  await removeStaleDrafts(layersDirectory);
-  const path = join(layersDirectory, await draftName(context.random));
+  await mkdir(directory, { recursive: true, mode: DIRECTORY_MODE });
+  if (context.handover === undefined) await restoreLayers(directory);
+  await removeStaleDrafts(directory);
+  const path = join(directory, await draftName(context.random));
   const draft = { staged: join(path, 'layer'), scratch: join(path, 'scratch'), replaced: join(path, 'replaced') };
   try {
     await mkdir(path, { mode: 0o700 });
@@ -62,11 +62,16 @@ const PUBLISH_ATTEMPTS = 8;
 
 /** Gives the finished layer its name, unless it is there already. */
 export const publish = async (
-  { layersDirectory, holds }: BuildContext,
+  { layersDirectory, handover, holds, signal }: BuildContext,
   digest: string,
   draft: Draft,
 ): Promise<void> => {
   const { staged, replaced } = draft;
+  if (handover !== undefined) {
+    if ((await readLayerRecord(layersDirectory, digest)) !== undefined) return;
+    await handover.handOver(digest, staged, signal);
+    return;
+  }
   await holds?.hold(digest);
   const hex = digest.slice('sha256:'.length);
   const target = join(layersDirectory, hex);
@@ -102,11 +107,6 @@ const diskFull = (error: unknown): PlatformError | undefined => {
     cause = cause.cause;
   }
   return undefined;
-};
-
-/** What is root's is root's to put back. */
-const ignoreDenied = (error: unknown): void => {
-  if (!hasErrno(error, 'EACCES') && !hasErrno(error, 'EPERM')) throw error;
 };
 
 const hasErrno = (error: unknown, code: string): boolean =>

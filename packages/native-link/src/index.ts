@@ -41,8 +41,10 @@ export {
   type SandboxCreateParams,
   type SandboxUsage,
 } from './launcher-client.ts';
+export { DaemonLink, type DaemonLinkOptions } from './daemon-link.ts';
 export { ResolverClient, type PlacedSandbox, type ResolverInfo } from './resolver-client.ts';
 export { LayerdClient } from './layerd-client.ts';
+export { type LayerForm, PublisherClient } from './publisher-client.ts';
 export { WireClient, type WireClientOptions } from './wire/client.ts';
 export { WireConnection, type WireConnectionOptions } from './wire/connection.ts';
 export { INITIAL_WINDOW, MAX_CONTROL, MAX_DATA, MAX_STREAMS } from './wire/frame.ts';

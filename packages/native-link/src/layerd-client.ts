@@ -57,11 +57,6 @@ export class LayerdClient {
     await this.#call('layer.close', layer, none, options);
   }
 
-  /** Makes a layer of the node of what the edge has fetched; one that is there is no error. */
-  async layerPublish(layer: string, options?: StreamOptions): Promise<void> {
-    await this.#call('layer.publish', layer, none, options);
-  }
-
   /** Brings these ranges of its data (offset and length, bytes) ahead of any reader; how many chunks will come. */
   async layerPrefetch(
     layer: string,

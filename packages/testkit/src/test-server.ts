@@ -23,7 +23,7 @@ const ROUNDED_OFF = 7;
 const POOL_MS = 300_000;
 const PATH = '/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin';
 
-export type DaemonName = 'layerd' | 'launcher' | 'edge' | 'apiserver';
+export type DaemonName = 'layerd' | 'publisher' | 'launcher' | 'packer' | 'edge' | 'apiserver';
 
 export interface TestServerOptions {
   /** A data directory that a server has left; it then belongs to this one. @default a fresh one */

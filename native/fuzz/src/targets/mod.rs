@@ -4,6 +4,7 @@ mod aether;
 mod gate;
 mod launcher;
 mod layerd;
+mod publisher;
 mod wire;
 
 pub struct Target {
@@ -28,6 +29,8 @@ pub const TARGETS: &[Target] = &[
     layerd::CHUNK_MAP,
     layerd::QUESTION,
     layerd::TRACE,
+    publisher::REQUEST,
+    publisher::RECORD,
     wire::FRAMES,
     wire::SERVER,
     wire::CLIENT,

@@ -92,7 +92,6 @@ impl Loader {
             Request::Prefetch(layer, which) => self.prefetch(&layer, &which),
             Request::CancelPrefetch(layer) => self.cancel_prefetch(&layer),
             Request::Trace(layer, opening) => self.trace(&layer, opening),
-            Request::Publish(layer) => self.places().publish(&layer).map(|()| json!({})),
             Request::Stats => Ok(self.stats()),
         }
     }

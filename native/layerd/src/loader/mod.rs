@@ -20,7 +20,6 @@ pub mod relaid;
 pub mod traces;
 pub mod worker;
 
-use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -31,7 +30,6 @@ use crate::family::shared::Shared;
 use crate::filled::Boot;
 use crate::options::Serve;
 use crate::peer::client::Peers;
-use crate::publish::Places;
 use crate::source::ChunkSource;
 use daemon::log::Log;
 
@@ -43,8 +41,6 @@ pub struct Loader {
     pub peers: Option<Peers>,
     pub log: Log,
     pub boot: Boot,
-    /// The data directory.
-    pub root: std::os::fd::OwnedFd,
     pub layers: std::os::fd::OwnedFd,
     pub run: std::os::fd::OwnedFd,
     book: Mutex<Book>,
@@ -71,10 +67,6 @@ pub struct Loader {
 impl Loader {
     fn book(&self) -> MutexGuard<'_, Book> {
         self.book.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn places(&self) -> Places<'_> {
-        Places { root: self.root.as_fd(), layers: self.layers.as_fd() }
     }
 
     fn wait_for<'a>(&self, what: &Condvar, book: MutexGuard<'a, Book>, most: Duration) -> MutexGuard<'a, Book> {

@@ -58,7 +58,6 @@ pub fn work(options: &Serve) -> Result<(), String> {
         peers: peers.map(|(peers, tls)| Peers::new(&peers.addresses, tls.client.clone(), peers.wait)),
         log: Log::new("layerd", Some("worker")),
         boot: filled::boot().map_err(|error| format!("boot_id: {error}"))?,
-        root: data.root,
         layers: data.layers,
         run: data.run,
         book: Mutex::new(Book::new(readers, &left)),
@@ -73,9 +72,6 @@ pub fn work(options: &Serve) -> Result<(), String> {
         is_full: AtomicBool::new(false),
         shared,
     });
-    if let Err(errno) = loader.places().sweep() {
-        loader.log_failure("unfinished-layers-left", errno);
-    }
     loader.restore();
     let spawn = |name: &str, work: fn(&Loader)| {
         let loader = loader.clone();

@@ -4,7 +4,13 @@ import type { ObjectStore } from '@dsec/blob';
 import { PlatformError, type Usage } from '@dsec/contract';
 import type { Clock, Logger, Network, Random } from '@dsec/kit';
 import { LayerSets, type HeldSet, type SetMerger } from '@dsec/environment';
-import type { CreatedSandbox, SandboxCreateParams } from '@dsec/native-link';
+import {
+  DaemonLink,
+  LayerdClient,
+  PublisherClient,
+  type CreatedSandbox,
+  type SandboxCreateParams,
+} from '@dsec/native-link';
 import type {
   Backend,
   BackendObserver,
@@ -23,7 +29,6 @@ import { AetherChannel } from './aether-channel.ts';
 import { ContainerChanges } from './container-changes.ts';
 import { exitOf, LauncherLink } from './launcher-link.ts';
 import { LayerSupply } from './layer-supply.ts';
-import { LayerdLink } from './layerd-link.ts';
 import { warmUp } from './warm-up.ts';
 
 const BYTES_PER_MIB = 1024 * 1024;
@@ -40,9 +45,12 @@ export interface ContainerBackendOptions {
   readonly sandboxSockets: string;
   /** Where layers come from that are not on the node. @default all that are asked for are there */
   readonly layers?: LayerPlaces | undefined;
-  /** Where sets of layers are kept; this process is the only one that writes there. */
+  /** Where the publisher keeps sets of layers. */
   readonly setsDirectory: string;
+  /** Where the merger leaves them for the publisher; everything in it is thrown away at the start. */
+  readonly setDraftsDirectory: string;
   readonly merger: SetMerger;
+  readonly publisherSocket: string;
   /** What gives its sandboxes a network. */
   readonly sandboxNetwork: NetworkControl;
 }
@@ -70,17 +78,39 @@ export class ContainerBackend implements Backend {
     this.network = options.sandboxNetwork;
     this.#launcher = new LauncherLink({ ...options, socket: options.launcherSocket });
     const { layers } = options;
+    const publisher = new DaemonLink({
+      ...options,
+      name: 'publisher',
+      role: 'edge',
+      socket: options.publisherSocket,
+      client: (wire) => new PublisherClient(wire),
+    });
     if (layers !== undefined) {
       this.#layers = new LayerSupply({
         ...options,
         ...layers,
         layersDirectory: layers.directory,
-        layerd: new LayerdLink({ ...options, socket: layers.layerdSocket }),
+        layerd: new DaemonLink({
+          ...options,
+          name: 'layerd',
+          role: 'edge',
+          socket: layers.layerdSocket,
+          client: (wire) => new LayerdClient(wire),
+        }),
+        publisher,
         forget: async (layer, signal) => (await this.#launcher.client(signal)).layerForget(layer, { signal }),
       });
     }
-    const letGo = (set: string): Promise<boolean> => this.#letGo(set);
-    this.#sets = new LayerSets({ ...options, directory: options.setsDirectory, letGo });
+    this.#sets = new LayerSets({
+      ...options,
+      directory: options.setsDirectory,
+      draftsDirectory: options.setDraftsDirectory,
+      letGo: (set) => this.#letGo(set),
+      publisher: {
+        publish: (set) => publisher.call((client, call) => client.setPublish(set, call)),
+        remove: (set) => publisher.call((client, call) => client.setRemove(set, call)),
+      },
+    });
   }
 
   async prepare(): Promise<void> {

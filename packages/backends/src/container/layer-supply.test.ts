@@ -2,19 +2,18 @@ import { DirectoryStore, LayerUploader, putTrace, type ObjectStore, type Uploade
 import { PlatformError } from '@dsec/contract';
 import { layerDigest } from '@dsec/environment';
 import { ManualClock, MemoryLogger, SystemNetwork, SystemRandom, type Listener } from '@dsec/kit';
-import { serve } from '@dsec/native-link';
+import { DaemonLink, LayerdClient, PublisherClient, serve } from '@dsec/native-link';
 import { cpSync, writeFileSync } from 'node:fs';
 import { mkdir, mkdtemp, readdir, rm, truncate, writeFile } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { afterEach, beforeEach, expect, test } from 'vitest';
 import { LayerSupply } from './layer-supply.ts';
-import { LayerdLink } from './layerd-link.ts';
 
 const HOUR_MS = 3_600_000;
 const layer = (number: number): string => `sha256:${String(number).padStart(64, '0')}`;
 
-/** A layerd with room for so many layers. */
+/** A layerd with room for so many layers, and the publisher beside it. */
 class LayerdDouble {
   readonly open = new Set<string>();
   readonly mounted = new Set<string>();
@@ -93,9 +92,11 @@ afterEach(async () => {
 
 function supply(store: ObjectStore = storeOf()): LayerSupply {
   const parts = { clock, random: new SystemRandom(), network: new SystemNetwork(), logger: new MemoryLogger() };
+  const link = { ...parts, name: 'layerd', role: 'edge', socket: join(directory, 'layerd.sock') };
   return new LayerSupply({
     ...parts,
-    layerd: new LayerdLink({ ...parts, socket: join(directory, 'layerd.sock') }),
+    layerd: new DaemonLink({ ...link, client: (wire) => new LayerdClient(wire) }),
+    publisher: new DaemonLink({ ...link, client: (wire) => new PublisherClient(wire) }),
     forget: (name) => {
       forgotten.push(name);
       return onForget();

@@ -3,7 +3,7 @@
  * and one whose data are filled on demand is opened at layerd. Concurrent creates of a layer share the work; what fails is tried again by
  * the next create. layerd has room for so many open layers: when it is full, those are closed that nobody has used for longest.
  *
- * What is fetched lies in a directory of the edge until layerd, which is root's, has checked and copied it.
+ * What is fetched lies in a directory of the edge until the publisher, which is root's, has checked and copied it.
  */
 import { access, mkdir, readdir, rm } from 'node:fs/promises';
 import { join } from 'node:path';
@@ -11,8 +11,8 @@ import { fetchLayer, parseDigest, readTrace, type ChunkMap, type ObjectStore } f
 import { PlatformError } from '@dsec/contract';
 import { readLayerRecord } from '@dsec/environment';
 import { Deadline, orAborted, Semaphore, type Clock, type Logger, type Random } from '@dsec/kit';
+import type { DaemonLink, LayerdClient, PublisherClient } from '@dsec/native-link';
 import type { LayerState } from '../backend.ts';
-import type { LayerdLink } from './layerd-link.ts';
 
 /** Layers that are fetched at once. */
 const MAX_FETCHES = 4;
@@ -39,7 +39,8 @@ export interface LayerSupplyOptions {
   readonly clock: Clock;
   readonly random: Random;
   readonly logger: Logger;
-  readonly layerd: LayerdLink;
+  readonly layerd: DaemonLink<LayerdClient>;
+  readonly publisher: DaemonLink<PublisherClient>;
   /** Has the launcher let go of a layer. @throws PlatformError `layer_in_use` */
   readonly forget: (layer: string, signal: AbortSignal) => Promise<void>;
   /** The layers of the node. */
@@ -257,7 +258,7 @@ export class LayerSupply {
   }
 
   async #fetch(layer: string, signal: AbortSignal): Promise<ChunkMap> {
-    const { clock, random, logger, layerd, fetchDirectory, store } = this.#options;
+    const { clock, random, logger, publisher, fetchDirectory, store } = this.#options;
     if (store === undefined) {
       throw new PlatformError('environment_broken', `layer ${layer} is not on the node, which has no blob store`, {
         details: { layer },
@@ -269,7 +270,7 @@ export class LayerSupply {
     const directory = join(fetchDirectory, digest);
     try {
       const { map } = await fetchLayer(store, digest, { directory, random, signal });
-      await layerd.call((client, options) => client.layerPublish(layer, options), signal);
+      await publisher.call((client, options) => client.layerPublish(layer, 'fetched', options), signal);
       const durationMs = Math.round(clock.monotonicMs() - startedMs);
       logger.info('layer.fetch', { outcome: 'ok', layer, durationMs, dataBytes: map.dataBytes });
       return map;
@@ -294,7 +295,7 @@ export class LayerSupply {
       return true;
     } catch (error) {
       if (isErrno(error, 'ENOENT')) return false;
-      // What layerd has published, everybody may enter: this one was built here.
+      // What was published for the edge, everybody may enter: this one was built here.
       if (isErrno(error, 'EACCES')) return name === 'layer.json';
       throw error;
     }

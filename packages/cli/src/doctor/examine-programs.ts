@@ -43,14 +43,15 @@ const PROGRAMS: readonly Program[] = [
 
 /** Programs of dsec itself, and of the system. */
 export async function examinePrograms(context: Context): Promise<readonly Finding[]> {
-  const { launcher, aether, layerd } = context.installation;
-  const isBuilt = (await exists(launcher)) && (await exists(aether)) && (await exists(layerd));
+  const { launcher, aether, layerd, publisher } = context.installation;
+  const areBuilt = await Promise.all([launcher, aether, layerd, publisher].map(exists));
+  const isBuilt = areBuilt.every(Boolean);
   const own: Finding = {
-    name: 'launcher, aether and layerd',
+    name: 'launcher, aether, layerd and publisher',
     isPresent: isBuilt,
     isNeeded: true,
     detail: isBuilt ? 'built' : 'not built',
-    why: 'they make sandboxes, are PID 1 in them, and fill layers on demand',
+    why: 'they make sandboxes, are PID 1 in them, fill layers on demand, and check what becomes a layer',
     fix: '`make setup` builds them; it needs Rust',
   };
   return [own, ...(await Promise.all(PROGRAMS.map((program) => examine(context, program))))];

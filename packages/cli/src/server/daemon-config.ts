@@ -99,13 +99,27 @@ function layerdOption(variable: string): string {
   throw new PlatformError('config_invalid', `${variable} is no option of layerd`, { details: { field: variable } });
 }
 
+export function publisherArgv(parts: Installation, { data }: DaemonSettings): Argv {
+  return [
+    parts.publisher,
+    'serve',
+    '--data',
+    data.path,
+    '--edge-uid',
+    String(EDGE_USER.uid),
+    '--packer-uid',
+    String(PACKER_USER.uid),
+  ];
+}
+
 export async function edgeArgv(parts: Installation, { data, maxSandboxes, blob }: DaemonSettings): Promise<Argv> {
   const config = {
     socket: data.edgeSocket,
     launcherSocket: data.launcherSocket,
     sandboxSockets: data.sandboxSockets,
     packerSocket: data.packerSocket,
-    sets: { setsDirectory: data.sets, layersDirectory: data.layers },
+    publisherSocket: data.publisherSocket,
+    sets: { setsDirectory: data.sets, draftsDirectory: data.setDrafts, layersDirectory: data.layers },
     journal: data.journal,
     idKeyFile: data.idKey,
     layers: {
@@ -121,7 +135,13 @@ export async function edgeArgv(parts: Installation, { data, maxSandboxes, blob }
 }
 
 export async function packerArgv(parts: Installation, { data }: DaemonSettings): Promise<Argv> {
-  const config = { socket: data.packerSocket, layersDirectory: data.layers, ...PACKER_USER };
+  const config = {
+    socket: data.packerSocket,
+    layersDirectory: data.layers,
+    draftsDirectory: data.packDrafts,
+    publisherSocket: data.publisherSocket,
+    ...PACKER_USER,
+  };
   return nodeArgv(parts.packerMain, await writeConfig(data, 'packer', config));
 }
 

@@ -3,6 +3,7 @@ import { join } from 'node:path';
 import { createHash } from 'node:crypto';
 import { PlatformError } from '@dsec/contract';
 import { writeDurably, type Random } from '@dsec/kit';
+import { dropSets, takeLayers } from './owned-by-root.ts';
 
 /** Where a server keeps everything, unless told otherwise. */
 export const DEFAULT_DATA_DIRECTORY = '/var/lib/dsec';
@@ -58,6 +59,9 @@ export class DataDirectory {
   get layerdSocket(): string {
     return join(this.path, 'run/layerd.sock');
   }
+  get publisherSocket(): string {
+    return join(this.path, 'run/publisher.sock');
+  }
   get packerSocket(): string {
     return join(this.path, 'run/packer/packer.sock');
   }
@@ -70,9 +74,17 @@ export class DataDirectory {
   get sandboxSockets(): string {
     return join(this.path, 'run/s');
   }
-  /** Where the edge fetches layers to, before layerd makes them layers of the node (native/layerd/src/publish.rs). */
+  /** Where the edge fetches layers to; the publisher makes them layers of the node (native/publisher/src/layers.rs). */
   get fetchDirectory(): string {
     return join(this.path, 'state/edge/layers');
+  }
+  /** Where the edge makes sets, for the publisher too. */
+  get setDrafts(): string {
+    return join(this.path, 'state/edge/sets');
+  }
+  /** Where the packer makes layers, for the publisher too. */
+  get packDrafts(): string {
+    return join(this.path, 'state/packer/layers');
   }
   /** Which blob store this server uses, with its account. */
   get blobFile(): string {
@@ -112,15 +124,19 @@ export async function prepareDataDirectory(
   // The daemons, which are not root's, have to get through to what is theirs.
   await chmod(data.path, ((await stat(data.path)).mode & 0o7777) | 0o111);
   const root = { uid: 0, gid: 0 };
+  await mkdir(data.layers, { recursive: true });
+  await mkdir(data.sets, { recursive: true });
+  await takeLayers(data.layers);
+  await dropSets(data.sets);
   for (const [name, owner, mode] of [
-    // The packer may add to them, and change nobody else's (sticky).
-    ['layers', { uid: root.uid, gid: PACKER_USER.gid }, 0o1775],
-    ['sets', EDGE_USER, 0o755],
+    ['layers', root, 0o755],
+    ['sets', root, 0o755],
     ['log', root, 0o750],
     ['keys', root, 0o755],
     ['run', root, 0o755],
     ['state', root, 0o755],
     ['state/edge', EDGE_USER, 0o700],
+    ['state/packer', PACKER_USER, 0o700],
     ['state/api', APISERVER_USER, 0o700],
     // Its group, which the socket in it inherits, is what lets apiservers in.
     ['run/edge', { uid: EDGE_USER.uid, gid: APISERVER_USER.gid }, 0o2750],

@@ -8,6 +8,7 @@ export interface Installation {
   readonly launcher: string;
   readonly aether: string;
   readonly layerd: string;
+  readonly publisher: string;
   readonly edgeMain: string;
   readonly packerMain: string;
   readonly apiserverMain: string;
@@ -21,6 +22,7 @@ export const installation: Installation = {
   launcher: join(ROOT, 'native/bin/launcher'),
   aether: join(ROOT, 'native/bin/aether'),
   layerd: join(ROOT, 'native/bin/layerd'),
+  publisher: join(ROOT, 'native/bin/publisher'),
   edgeMain: join(ROOT, 'packages/edge/src/main.ts'),
   packerMain: join(ROOT, 'packages/edge/src/packer/main.ts'),
   apiserverMain: join(ROOT, 'packages/apiserver/src/main.ts'),
@@ -29,7 +31,7 @@ export const installation: Installation = {
 
 /** @throws PlatformError `host_unsuitable` when a program was not built */
 export async function checkBuilt(parts: Installation): Promise<void> {
-  for (const program of [parts.launcher, parts.aether, parts.layerd]) {
+  for (const program of [parts.launcher, parts.aether, parts.layerd, parts.publisher]) {
     if (await exists(program)) continue;
     throw new PlatformError('host_unsuitable', `${program} was not built: run \`make setup\``, {
       details: { missing: program },

@@ -19,6 +19,7 @@ import {
   endpointOf,
   launcherArgv,
   packerArgv,
+  publisherArgv,
   layerdArgv,
   type ListenAddress,
 } from './daemon-config.ts';
@@ -39,7 +40,7 @@ export interface ServerOptions {
   readonly poolBlanks: number | undefined;
   /** The blob store to use from now on. @default the one that was named before on this data directory, if any */
   readonly blob: BlobSettings | undefined;
-  /** Variables that configure the daemons: DSEC_EDGE_..., DSEC_APISERVER_..., DSEC_LAYERD_.... */
+  /** Variables that configure the daemons: DSEC_EDGE_..., DSEC_APISERVER_..., DSEC_PACKER_..., DSEC_LAYERD_.... */
   readonly variables: Readonly<Record<string, string>>;
 }
 
@@ -118,6 +119,9 @@ export class Supervisor implements AsyncDisposable {
       // Without the launcher, which ends before it, only layers of live sandboxes are still mounted.
       resources.defer(() => closeLayers(data, clock, network).then(() => undefined));
     }
+    await start('publisher', publisherArgv(installation, settings), (signal) =>
+      listening(clock, network, data.publisherSocket, signal),
+    );
     await start('launcher', await launcherArgv(installation, settings), (signal) =>
       listening(clock, network, data.launcherSocket, signal),
     );

@@ -4,7 +4,6 @@
  */
 import { chmod } from 'node:fs/promises';
 import { parseArgs } from 'node:util';
-import { removeStaleDrafts } from '@dsec/environment';
 import {
   askedToEnd,
   createLogger,
@@ -15,8 +14,9 @@ import {
   SystemNetwork,
   SystemRandom,
 } from '@dsec/kit';
-import { serve, type WireServer } from '@dsec/native-link';
+import { DaemonLink, PublisherClient, serve, type WireServer } from '@dsec/native-link';
 import { PackerConfigSchema } from './config.ts';
+import { PackedLayers, PUBLISH_TIMEOUT_MS } from './packed-layers.ts';
 import { Packer } from './packer.ts';
 
 /** Its directory lets the edge in. */
@@ -37,11 +37,20 @@ exitOnFault(logger, 'packer.fault');
 
 try {
   dropPrivileges({ uid: config.uid, gid: config.gid });
-  // What the packer before was making when it ended; it helps nobody, and is no reason not to pack.
-  await removeStaleDrafts(config.layersDirectory).catch((error: unknown) => {
-    logger.warn('packer.clean', { outcome: 'failed', error });
+  const random = new SystemRandom();
+  const publisher = new DaemonLink({
+    network,
+    clock,
+    random,
+    socket: config.publisherSocket,
+    name: 'publisher',
+    role: 'packer',
+    client: (wire) => new PublisherClient(wire),
+    patienceMs: PUBLISH_TIMEOUT_MS,
   });
-  const packer = new Packer({ layersDirectory: config.layersDirectory, clock, random: new SystemRandom() });
+  const handover = new PackedLayers(config.draftsDirectory, publisher);
+  await handover.prepare();
+  const packer = new Packer({ layersDirectory: config.layersDirectory, handover, clock, random });
   const connections = new Set<WireServer>();
   const listener = await network.listenUnix(config.socket, (connection) => {
     if (connections.size >= MAX_CONNECTIONS) {

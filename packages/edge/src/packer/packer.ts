@@ -1,6 +1,6 @@
 /**
  * Makes layers of archives of changes. A process of its own: what comes out of a sandbox is parsed, hashed and stored beside the edge and not in it,
- * and of all that listens for others it alone may add to the layers of the node.
+ * and the layers that it makes become those of the node when the publisher has checked them.
  */
 import { packerParams, PlatformError } from '@dsec/contract';
 import { runPack, type BuildContext, type BuildProgress } from '@dsec/environment';

@@ -1,14 +1,14 @@
-import { chmod, mkdir, readdir, readFile, rm, stat, truncate, utimes, writeFile } from 'node:fs/promises';
+import { chmod, mkdir, readdir, readFile, rename, rm, stat, truncate, utimes, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { pathToFileURL } from 'node:url';
 import { PlatformError, type EnvironmentImage } from '@dsec/contract';
 import { ByteString, defaultMetadata, newDirectory } from '@dsec/erofs';
-import { MemoryLogger, SeededRandom } from '@dsec/kit';
+import { MemoryLogger } from '@dsec/kit';
 import { describe, expect, it } from 'vitest';
 import { clock, testPlace, type TestPlace } from '../build.fixture.ts';
 import { buildLayer } from '../build-layer.ts';
 import { layerDataPath, layerImagePath } from '../layer-store.ts';
-import { LayerSets, type LayerSetsOptions } from './layer-sets.ts';
+import { LayerSets, type LayerSetsOptions, type SetPublisher } from './layer-sets.ts';
 import { MergeThread, type SetMerger } from './merge-thread.ts';
 import { SET_IMAGE_FILE, SET_RECORD_FILE, setDigest, setDirectory } from './set-record.ts';
 import { ensureSet } from './write-set.ts';
@@ -45,8 +45,8 @@ interface Bench extends AsyncDisposable {
 const bench = async (): Promise<Bench> => {
   const place = await testPlace();
   const directory = join(place.path, 'sets');
-  const directories = { setsDirectory: directory, layersDirectory: place.context.layersDirectory };
-  const random = new SeededRandom(1);
+  const draftsDirectory = join(place.path, 'drafts');
+  const directories = { setsDirectory: directory, draftsDirectory, layersDirectory: place.context.layersDirectory };
   const logger = new MemoryLogger();
   const inUse = new Set<string>();
   const letGone: string[] = [];
@@ -54,9 +54,17 @@ const bench = async (): Promise<Bench> => {
   const merger: SetMerger = {
     ensure: (layers, options = {}) => {
       asked += 1;
-      return ensureSet(directories, layers, { random, ...options });
+      return ensureSet(directories, layers, options);
     },
   };
+  const publisher: SetPublisher = {
+    publish: async (digest) => {
+      await publisher.remove(digest);
+      await rename(setDirectory(draftsDirectory, digest), setDirectory(directory, digest));
+    },
+    remove: (digest) => rm(setDirectory(directory, digest), { recursive: true, force: true }),
+  };
+  await mkdir(directory);
   return {
     place,
     directory,
@@ -72,7 +80,7 @@ const bench = async (): Promise<Bench> => {
         letGone.push(digest);
         return Promise.resolve(!inUse.has(digest));
       };
-      const sets = new LayerSets({ directory, merger, letGo, clock, logger, ...options });
+      const sets = new LayerSets({ directory, draftsDirectory, merger, publisher, letGo, clock, logger, ...options });
       await sets.open();
       return sets;
     },
@@ -358,13 +366,14 @@ describe('sets of layers', () => {
 describe('the thread that merges', () => {
   it('makes sets, and passes on what is wrong', async () => {
     await using own = await bench();
-    await mkdir(own.directory);
     const { layersDirectory } = own.place.context;
-    await using thread = await MergeThread.start({ setsDirectory: own.directory, layersDirectory });
+    const setsDirectory = own.directory;
+    await using thread = await MergeThread.start({ setsDirectory, draftsDirectory: setsDirectory, layersDirectory });
     const layers = [await layerOf(own.place, 'a'), await layerOf(own.place, 'b')];
-    const [record, again] = await Promise.all([thread.ensure(layers), thread.ensure(layers)]);
-    expect(record).toEqual(again);
-    expect(record.digest).toBe(setDigest(layers));
+    const [made, again] = await Promise.all([thread.ensure(layers), thread.ensure(layers)]);
+    expect(again).toEqual({ record: made.record, isNew: false });
+    expect(made.isNew).toBe(true);
+    expect(made.record.digest).toBe(setDigest(layers));
     const missing = `sha256:${'e'.repeat(64)}`;
     const failure: unknown = await thread.ensure([missing, ...layers]).catch((error: unknown) => error);
     expect(PlatformError.is(failure) && [failure.code, failure.details['layer']]).toEqual([
@@ -385,7 +394,11 @@ describe('the thread that merges', () => {
     await writeFile(path, source);
     let lost = 0;
     await using thread = await MergeThread.start(
-      { setsDirectory: own.directory, layersDirectory: own.place.context.layersDirectory },
+      {
+        setsDirectory: own.directory,
+        draftsDirectory: own.directory,
+        layersDirectory: own.place.context.layersDirectory,
+      },
       { module: pathToFileURL(path), onLost: () => (lost += 1) },
     );
     for (let turn = 0; turn < 2; turn++) await expect(thread.ensure([])).rejects.toMatchObject({ code: 'internal' });

@@ -1,9 +1,8 @@
 import { mkdir, readdir, rm, stat } from 'node:fs/promises';
 import { join } from 'node:path';
 import { orAborted, type Clock, type Logger } from '@dsec/kit';
-import { removeStaleDrafts } from '../draft.ts';
 import type { SetMerger } from './merge-thread.ts';
-import { readSetRecord, setDigest, setDirectory, SET_RECORD_FILE, type SetRecord } from './set-record.ts';
+import { isErrno, readSetRecord, setDigest, setDirectory, SET_RECORD_FILE, type SetRecord } from './set-record.ts';
 
 /** Sets that are kept, in use or not; beyond, those go that no sandbox stands on, the longest unused first. */
 const MAX_SETS = 512;
@@ -11,10 +10,21 @@ const MAX_SETS_BYTES = 4 * 1024 * 1024 * 1024;
 
 const HEX = /^[0-9a-f]{64}$/;
 
+/** Who alone writes among the sets of the node. */
+export interface SetPublisher {
+  /** Makes one of the draft of this set, durably, in the place of one that is there. */
+  publish(digest: string): Promise<void>;
+  /** Removes what has the name of this set. */
+  remove(digest: string): Promise<void>;
+}
+
 export interface LayerSetsOptions {
-  /** `sets/` of the data directory; this process is its only writer. */
+  /** `sets/` of the data directory; this process asks for all that changes there. */
   readonly directory: string;
+  /** Where the merger makes sets, one directory for each; everything in it is thrown away at the start. */
+  readonly draftsDirectory: string;
   readonly merger: SetMerger;
+  readonly publisher: SetPublisher;
   /** Has the launcher let go of a set. Resolves to false when a sandbox stands on it. */
   readonly letGo: (digest: string) => Promise<boolean>;
   readonly clock: Clock;
@@ -71,16 +81,16 @@ export class LayerSets {
 
   /** Takes over what an earlier process has left, and removes what is no set. */
   async open(): Promise<void> {
-    const { directory } = this.#options;
-    await mkdir(directory, { recursive: true });
-    await removeStaleDrafts(directory);
+    const { directory, draftsDirectory, publisher } = this.#options;
+    await rm(draftsDirectory, { recursive: true, force: true });
+    await mkdir(draftsDirectory, { recursive: true, mode: 0o700 });
     const found: { readonly record: SetRecord; readonly atMs: number }[] = [];
-    for (const name of await readdir(directory)) {
+    for (const name of await namesIn(directory)) {
       if (!HEX.test(name)) continue;
       const path = join(directory, name);
       const record = await readSetRecord(path);
       if (record?.digest !== `sha256:${name}`) {
-        await rm(path, { recursive: true, force: true });
+        await publisher.remove(`sha256:${name}`);
         continue;
       }
       const { mtimeMs } = await stat(join(path, SET_RECORD_FILE));
@@ -182,7 +192,8 @@ export class LayerSets {
     const { merger, clock, logger } = this.#options;
     const startedMs = clock.monotonicMs();
     try {
-      const record = await merger.ensure(layers, { isForced });
+      const { record, isNew } = await merger.ensure(layers, { isForced });
+      if (isNew) await this.#publish(digest);
       kept.sizeBytes = record.metadata.sizeBytes;
       kept.isMade = true;
     } catch (error) {
@@ -196,6 +207,15 @@ export class LayerSets {
     this.#trimming ??= this.#trim().finally(() => {
       this.#trimming = undefined;
     });
+  }
+
+  async #publish(digest: string): Promise<void> {
+    const { publisher, draftsDirectory } = this.#options;
+    try {
+      await publisher.publish(digest);
+    } finally {
+      await rm(setDirectory(draftsDirectory, digest), { recursive: true, force: true });
+    }
   }
 
   /** Removes what is too much. Never rejects. */
@@ -229,9 +249,9 @@ export class LayerSets {
   }
 
   async #remove(digest: string, kept: Kept): Promise<boolean> {
-    const { directory, letGo, logger } = this.#options;
+    const { publisher, letGo, logger } = this.#options;
     if (!(await letGo(digest))) return false;
-    await rm(setDirectory(directory, digest), { recursive: true, force: true });
+    await publisher.remove(digest);
     this.#kept.delete(digest);
     logger.info('set.remove', { outcome: 'ok', set: digest, sizeBytes: kept.sizeBytes });
     return true;
@@ -246,3 +266,13 @@ const newKept = (layers: readonly string[], sizeBytes: number): Kept => ({
   sizeBytes,
   holders: 0,
 });
+
+/** There may be none yet. */
+const namesIn = async (directory: string): Promise<readonly string[]> => {
+  try {
+    return await readdir(directory);
+  } catch (error) {
+    if (isErrno(error, 'ENOENT')) return [];
+    throw error;
+  }
+};

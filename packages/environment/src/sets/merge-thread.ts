@@ -2,8 +2,7 @@
 import { Worker } from 'node:worker_threads';
 import { PlatformError } from '@dsec/contract';
 import type { MergeAnswer, MergeRequest } from './merge-worker.ts';
-import type { SetRecord } from './set-record.ts';
-import type { SetDirectories } from './write-set.ts';
+import type { EnsuredSet, SetDirectories } from './write-set.ts';
 
 /** A tree of a million files is about half a gigabyte, and is garbage when it is written. */
 const HEAP = { maxOldGenerationSizeMb: 4096, maxYoungGenerationSizeMb: 64 } as const;
@@ -11,7 +10,7 @@ const HEAP = { maxOldGenerationSizeMb: 4096, maxYoungGenerationSizeMb: 64 } as c
 /** What makes sets. */
 export interface SetMerger {
   /** @see ensureSet */
-  ensure(layers: readonly string[], options?: { readonly isForced?: boolean }): Promise<SetRecord>;
+  ensure(layers: readonly string[], options?: { readonly isForced?: boolean }): Promise<EnsuredSet>;
 }
 
 export interface MergeThreadOptions {
@@ -29,7 +28,7 @@ const MODULE = new URL('./merge-worker.ts', import.meta.url);
 export class MergeThread implements SetMerger, AsyncDisposable {
   readonly #directories: SetDirectories;
   readonly #options: MergeThreadOptions;
-  readonly #pending = new Map<number, PromiseWithResolvers<SetRecord>>();
+  readonly #pending = new Map<number, PromiseWithResolvers<EnsuredSet>>();
   #worker: Worker | undefined;
   #nextId = 1;
   #isClosed = false;
@@ -53,12 +52,12 @@ export class MergeThread implements SetMerger, AsyncDisposable {
     return thread;
   }
 
-  ensure(layers: readonly string[], options: { readonly isForced?: boolean } = {}): Promise<SetRecord> {
+  ensure(layers: readonly string[], options: { readonly isForced?: boolean } = {}): Promise<EnsuredSet> {
     if (this.#isClosed) return Promise.reject(new PlatformError('unavailable', 'the edge is stopping'));
     // One that died, of too large a tree, has taken only its own merges with it.
     const worker = this.#worker ?? this.#start();
     const id = this.#nextId++;
-    const pending = Promise.withResolvers<SetRecord>();
+    const pending = Promise.withResolvers<EnsuredSet>();
     this.#pending.set(id, pending);
     const request: MergeRequest = {
       id,
@@ -95,7 +94,7 @@ export class MergeThread implements SetMerger, AsyncDisposable {
     const pending = this.#pending.get(answer.id);
     this.#pending.delete(answer.id);
     if (answer.type === 'made') {
-      pending?.resolve(answer.record);
+      pending?.resolve(answer.made);
       return;
     }
     const { code, message, details, cause } = answer;

@@ -4,9 +4,7 @@
  */
 import { parentPort } from 'node:worker_threads';
 import { PlatformError, type ErrorCode } from '@dsec/contract';
-import { SystemRandom } from '@dsec/kit';
-import type { SetRecord } from './set-record.ts';
-import { ensureSet, type SetDirectories } from './write-set.ts';
+import { ensureSet, type EnsuredSet, type SetDirectories } from './write-set.ts';
 
 export interface MergeRequest {
   readonly id: number;
@@ -18,7 +16,7 @@ export interface MergeRequest {
 export type MergeAnswer =
   /** Its modules are loaded. */
   | { readonly type: 'ready' }
-  | { readonly type: 'made'; readonly id: number; readonly record: SetRecord }
+  | { readonly type: 'made'; readonly id: number; readonly made: EnsuredSet }
   | {
       readonly type: 'failed';
       readonly id: number;
@@ -33,8 +31,8 @@ if (parentPort !== null) {
   const answer = (message: MergeAnswer): void => port.postMessage(message);
   const merge = async ({ id, directories, layers, isForced }: MergeRequest): Promise<void> => {
     try {
-      const record = await ensureSet(directories, layers, { random: new SystemRandom(), isForced });
-      answer({ type: 'made', id, record });
+      const made = await ensureSet(directories, layers, { isForced });
+      answer({ type: 'made', id, made });
     } catch (error) {
       const cause = error instanceof Error ? (error.stack ?? error.message) : String(error);
       const known = PlatformError.is(error)

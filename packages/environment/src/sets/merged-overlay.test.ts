@@ -13,7 +13,6 @@ import {
   type Metadata,
   newDirectory,
 } from '@dsec/erofs';
-import { SeededRandom } from '@dsec/kit';
 import { mountedFiles } from '@dsec/testkit';
 import fc from 'fast-check';
 import { describe, expect, it } from 'vitest';
@@ -65,7 +64,8 @@ const compare = async (place: TestPlace, layers: readonly string[]): Promise<num
   const { layersDirectory } = place.context;
   const setsDirectory = join(place.path, 'sets');
   await mkdir(setsDirectory, { recursive: true });
-  const { digest } = await ensureSet({ setsDirectory, layersDirectory }, layers, { random: new SeededRandom(runs) });
+  const directories = { setsDirectory, draftsDirectory: setsDirectory, layersDirectory };
+  const { digest } = (await ensureSet(directories, layers)).record;
   const image = join(setDirectory(setsDirectory, digest), SET_IMAGE_FILE);
   const devices = layers.map((layer) => layerDataPath(layersDirectory, layer)).filter((path) => existsSync(path));
   expect((await tool('fsck.erofs', ...devices.map((path) => `--device=${path}`), image)).exitCode).toBe(0);
@@ -317,7 +317,8 @@ const filesOf = async (place: TestPlace, layers: readonly string[]): Promise<str
   const { layersDirectory } = place.context;
   const setsDirectory = join(place.path, 'sets');
   await mkdir(setsDirectory);
-  const { digest } = await ensureSet({ setsDirectory, layersDirectory }, layers, { random: new SeededRandom(1) });
+  const directories = { setsDirectory, draftsDirectory: setsDirectory, layersDirectory };
+  const { digest } = (await ensureSet(directories, layers)).record;
   await using opened = await openedLayers(place.context, layers);
   const image = await ImageReader.open(opened.sourceOf(join(setDirectory(setsDirectory, digest), SET_IMAGE_FILE)), {
     devices: opened.data,

@@ -1,10 +1,8 @@
 import { createHash } from 'node:crypto';
-import { mkdir, open, readFile, rename } from 'node:fs/promises';
+import { mkdir, open, readFile, rm, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { PlatformError } from '@dsec/contract';
 import { bufferSource, ImageReader, ImageWriter } from '@dsec/erofs';
-import { type Random, syncDirectory, writeDurably } from '@dsec/kit';
-import { draftName, removeDraft } from '../draft.ts';
 import { fileOutput } from '../file-output.ts';
 import { fileSha256 } from '../layer-digest.ts';
 import { layerImagePath, readLayerRecord } from '../layer-store.ts';
@@ -22,16 +20,23 @@ import {
 
 /** All metadata of a set are in memory while it is made. */
 const MAX_METADATA_BYTES = 512 * 1024 * 1024;
-const FILE_MODE = 0o644;
-const DIRECTORY_MODE = 0o755;
 
 export interface SetDirectories {
+  /** Those of the node. */
   readonly setsDirectory: string;
+  /** Where one is made that is not among them: `<draftsDirectory>/<hex>/`, not durable. */
+  readonly draftsDirectory: string;
   readonly layersDirectory: string;
 }
 
+export interface EnsuredSet {
+  readonly record: SetRecord;
+  /** Whether it was made now. */
+  readonly isNew: boolean;
+}
+
 /**
- * Makes the set of these layers, unless it is there and whole: durably, and all at once. One writer at a time may work in a directory.
+ * Makes the set of these layers, unless it is there and whole. One writer at a time may work in a directory.
  *
  * @param layers topmost first
  * @param options.isForced make it anew whatever is there
@@ -40,42 +45,33 @@ export interface SetDirectories {
 export const ensureSet = async (
   directories: SetDirectories,
   layers: readonly string[],
-  options: { readonly random: Random; readonly isForced?: boolean },
-): Promise<SetRecord> => {
+  options: { readonly isForced?: boolean } = {},
+): Promise<EnsuredSet> => {
   const digest = setDigest(layers);
   const target = setDirectory(directories.setsDirectory, digest);
   if (options.isForced !== true) {
     const present = await readWholeSet(target, digest);
-    if (present !== undefined) return present;
+    if (present !== undefined) return { record: present, isNew: false };
   }
+  const draft = setDirectory(directories.draftsDirectory, digest);
   try {
-    return await writeSet(directories, layers, options.random);
+    return { record: await writeSet(directories.layersDirectory, layers, draft), isNew: true };
   } catch (error) {
+    await rm(draft, { recursive: true, force: true });
     throw describe(error);
   }
 };
 
-const writeSet = async (
-  { setsDirectory, layersDirectory }: SetDirectories,
-  layers: readonly string[],
-  random: Random,
-): Promise<SetRecord> => {
+const writeSet = async (layersDirectory: string, layers: readonly string[], draft: string): Promise<SetRecord> => {
   const images = await readLayers(layersDirectory, layers);
   const { root, devices } = await mergeTrees(images);
-  const draft = join(setsDirectory, await draftName(random));
-  try {
-    const staged = join(draft, 'set');
-    await mkdir(staged, { recursive: true, mode: DIRECTORY_MODE });
-    const path = join(staged, SET_IMAGE_FILE);
-    const sizeBytes = await writeImage(path, (file) => new ImageWriter(fileOutput(file), { devices }).finish(root));
-    const record = newSetRecord(layers, { digest: `sha256:${await fileSha256(path)}`, sizeBytes });
-    await writeDurably(join(staged, SET_RECORD_FILE), `${JSON.stringify(record, null, 2)}\n`, { mode: FILE_MODE });
-    await replace(setDirectory(setsDirectory, record.digest), staged, join(draft, 'replaced'));
-    await syncDirectory(setsDirectory);
-    return record;
-  } finally {
-    await removeDraft(draft);
-  }
+  await rm(draft, { recursive: true, force: true });
+  await mkdir(draft);
+  const path = join(draft, SET_IMAGE_FILE);
+  const sizeBytes = await writeImage(path, (file) => new ImageWriter(fileOutput(file), { devices }).finish(root));
+  const record = newSetRecord(layers, { digest: `sha256:${await fileSha256(path)}`, sizeBytes });
+  await writeFile(join(draft, SET_RECORD_FILE), `${JSON.stringify(record, null, 2)}\n`);
+  return record;
 };
 
 const readWholeSet = async (target: string, digest: string): Promise<SetRecord | undefined> => {
@@ -125,19 +121,8 @@ const writeImage = async (
   path: string,
   write: (file: Awaited<ReturnType<typeof open>>) => Promise<{ readonly sizeBytes: number }>,
 ): Promise<number> => {
-  await using file = await open(path, 'wx', FILE_MODE);
-  const { sizeBytes } = await write(file);
-  await file.chmod(FILE_MODE);
-  await file.sync();
-  return sizeBytes;
-};
-
-/** Puts a set into its place; what stood there was none. */
-const replace = async (target: string, staged: string, replaced: string): Promise<void> => {
-  await rename(target, replaced).catch((error: unknown) => {
-    if (!isErrno(error, 'ENOENT')) throw error;
-  });
-  await rename(staged, target);
+  await using file = await open(path, 'wx');
+  return (await write(file)).sizeBytes;
 };
 
 const broken = (layer: string, what: string, reason: string): PlatformError =>

@@ -1,0 +1,39 @@
+//! The parts of the data directory that the publisher uses.
+
+use std::os::fd::OwnedFd;
+use std::path::Path;
+
+use rustix::fs::{CWD, Mode, OFlags, mkdirat, openat};
+
+use crate::failure::errno_name;
+use crate::{Errno, Result};
+
+pub struct Node {
+    pub root: OwnedFd,
+    pub layers: OwnedFd,
+    pub sets: OwnedFd,
+    pub run: OwnedFd,
+}
+
+impl Node {
+    /// Opens the directory and makes what is missing in it.
+    pub fn open(path: &Path) -> std::result::Result<Self, String> {
+        let at = |name: &str| {
+            let failed = path.join(name);
+            move |errno| format!("{}: {}", failed.display(), errno_name(errno))
+        };
+        let root = openat(CWD, path, OFlags::DIRECTORY | OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty());
+        let root = root.map_err(at(""))?;
+        let directory = |name: &'static str| directory(&root, name).map_err(at(name));
+        Ok(Self { layers: directory("layers")?, sets: directory("sets")?, run: directory("run")?, root })
+    }
+}
+
+fn directory(root: &OwnedFd, name: &str) -> Result<OwnedFd> {
+    match mkdirat(root, name, Mode::from_raw_mode(0o755)) {
+        Ok(()) | Err(Errno::EXIST) => {}
+        Err(error) => return Err(error),
+    }
+    let flags = OFlags::DIRECTORY | OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    openat(root, name, flags, Mode::empty())
+}
