@@ -27,6 +27,8 @@ pub struct Sandbox {
     pub slot: u32,
     pub pid: u32,
     pub pid_identity: u64,
+    /// The inode of its network namespace, once that is made.
+    pub net_identity: Option<u64>,
     /// `None` once the process is gone.
     pub process: Option<Process>,
     pub lower: Lower,
@@ -63,7 +65,12 @@ pub struct Ending {
 
 impl Ending {
     pub fn new(now: Instant) -> Self {
-        Self { callers: Vec::new(), failed: None, attempts: 0, next_try: now }
+        Self {
+            callers: Vec::new(),
+            failed: None,
+            attempts: 0,
+            next_try: now,
+        }
     }
 }
 
