@@ -36,9 +36,7 @@ impl Launcher {
         self.remove_stray_snapshots(now)?;
         self.remove_sockets()?;
         let slots = self.node.uids.slots();
-        self.free_slots = (0..slots)
-            .filter(|slot| !self.sandboxes.contains_key(slot))
-            .collect();
+        self.free_slots = (0..slots).filter(|slot| !self.sandboxes.contains_key(slot)).collect();
         let removing = self.sandboxes.len() - adopted;
         self.log.write(
             Level::Info,
@@ -60,17 +58,12 @@ impl Launcher {
             (Some(_), _) => Phase::Live,
             (None, Some(exit)) => Phase::Exited(exit),
             (None, None) => {
-                let oom_kills = self
-                    .node
-                    .cgroups
-                    .oom_kills(&Node::slot_name(record.slot))
-                    .unwrap_or(0);
+                let oom_kills = self.node.cgroups.oom_kills(&Node::slot_name(record.slot)).unwrap_or(0);
                 Phase::Exited(Exit::new(ProcessEnding::Unknown, oom_kills))
             }
         };
         if let Some(process) = &process {
-            self.poller
-                .add(&process.pidfd, Token::Process(record.slot))?;
+            self.poller.add(&process.pidfd, Token::Process(record.slot))?;
         }
         self.lowers.adopt(&record.lower);
         self.slots_by_id.insert(record.id.clone(), record.slot);
@@ -95,13 +88,8 @@ impl Launcher {
         let pid = Pid::from_raw(i32::try_from(record.pid).ok()?)?;
         let pidfd = clone::open_process(pid).ok()?;
         let is_same = clone::identity(&pidfd).ok()? == record.pid_identity;
-        let is_ours = self
-            .node
-            .cgroups
-            .processes(&Node::slot_name(record.slot))
-            .contains(&record.pid);
-        (is_same && is_ours && clone::reap(pidfd.as_fd()) == clone::Reaped::Alive)
-            .then_some(Process { pid, pidfd })
+        let is_ours = self.node.cgroups.processes(&Node::slot_name(record.slot)).contains(&record.pid);
+        (is_same && is_ours && clone::reap(pidfd.as_fd()) == clone::Reaped::Alive).then_some(Process { pid, pidfd })
     }
 
     /// Slots that have a group or a writable layer and no sound record: blanks, what was being made, what was being removed, another boot's.
@@ -111,10 +99,7 @@ impl Launcher {
         }
         let mut names = self.node.cgroups.names();
         names.extend(self.node.volume.names()?);
-        let slots: HashSet<u32> = names
-            .iter()
-            .filter_map(|name| Node::slot_of_name(name))
-            .collect();
+        let slots: HashSet<u32> = names.iter().filter_map(|name| Node::slot_of_name(name)).collect();
         for slot in slots {
             if self.sandboxes.contains_key(&slot) {
                 continue;
@@ -149,11 +134,7 @@ impl Launcher {
             }
             match unlinkat(&self.node.data.sockets, name, AtFlags::empty()) {
                 Ok(()) | Err(Errno::NOENT) => {}
-                Err(errno) => self.log.write(
-                    Level::Warn,
-                    "socket-not-removed",
-                    &json!({ "errno": errno_name(errno) }),
-                ),
+                Err(errno) => self.log.write(Level::Warn, "socket-not-removed", &json!({ "errno": errno_name(errno) })),
             }
         }
         Ok(())

@@ -18,9 +18,7 @@ use crate::record::{self, Record, now_ms};
 use crate::request::{Create, Limits, Lower};
 use crate::sandbox::{Caller, Ending, Phase, Sandbox, Starting, blank_socket_name, socket_name_of};
 use crate::sys::Errno;
-use crate::sys::clone::{
-    self, CLONE_NEWCGROUP, CLONE_NEWIPC, CLONE_NEWNS, CLONE_NEWPID, CLONE_NEWUTS, Fork, Process,
-};
+use crate::sys::clone::{self, CLONE_NEWCGROUP, CLONE_NEWIPC, CLONE_NEWNS, CLONE_NEWPID, CLONE_NEWUTS, Fork, Process};
 use crate::{cgroup, sys};
 use daemon::socket;
 
@@ -39,9 +37,7 @@ impl Launcher {
             if self.starting >= limit && !self.blanks.serves(&create.lower) {
                 return;
             }
-            let Some((caller, create)) = self.waiting.pop_front() else {
-                return;
-            };
+            let Some((caller, create)) = self.waiting.pop_front() else { return };
             if let Err(failure) = self.create(caller, create, now) {
                 self.answers.push((caller, Err(failure)));
             }
@@ -61,21 +57,16 @@ impl Launcher {
                     "sandbox_not_ready",
                     format!("the sandbox {} is being made or removed", create.id),
                 )),
-                _ => Err(Failure::new(
-                    "idempotency_conflict",
-                    format!("there is another sandbox {}", create.id),
-                )),
+                _ => Err(Failure::new("idempotency_conflict", format!("there is another sandbox {}", create.id))),
             };
         }
         if self.live_count() >= self.max_sandboxes {
             let live = self.live_count();
-            return Err(
-                Failure::new("no_capacity", "the node has no slot for another sandbox")
-                    .with("resource", "slots")
-                    .with("limit", self.max_sandboxes)
-                    .with("current", live)
-                    .with("requested", 1),
-            );
+            return Err(Failure::new("no_capacity", "the node has no slot for another sandbox")
+                .with("resource", "slots")
+                .with("limit", self.max_sandboxes)
+                .with("current", live)
+                .with("requested", 1));
         }
         match self.blanks.take(&create.lower) {
             Some(taken) => self.attach_blank(taken, caller, &create, now),
@@ -89,16 +80,9 @@ impl Launcher {
 
     fn start_directly(&mut self, caller: Caller, create: Create, now: Instant) {
         let ready = self.namespaces.take();
-        let Some(slot) = ready
-            .as_ref()
-            .map(|ready| ready.slot)
-            .or_else(|| self.free_slots.pop_front())
-        else {
+        let Some(slot) = ready.as_ref().map(|ready| ready.slot).or_else(|| self.free_slots.pop_front()) else {
             self.lowers.release(&create.lower, false);
-            self.answers.push((
-                caller,
-                Err(Failure::new("unavailable", "slots are still being cleaned")),
-            ));
+            self.answers.push((caller, Err(Failure::new("unavailable", "slots are still being cleaned"))));
             return;
         };
         let namespaces = ready.map(|ready| ready.namespaces);
@@ -108,9 +92,7 @@ impl Launcher {
             slot,
             pid: 0,
             pid_identity: 0,
-            net_identity: namespaces
-                .as_ref()
-                .and_then(|namespaces| inode_of(&namespaces.net)),
+            net_identity: namespaces.as_ref().and_then(|namespaces| inode_of(&namespaces.net)),
             process: None,
             lower: create.lower.clone(),
             is_adopted: false,
@@ -125,9 +107,7 @@ impl Launcher {
 
     /// Starts the making of a blank.
     pub fn start_blank(&mut self, now: Instant) {
-        let Some(slot) = self.free_slots.pop_front() else {
-            return;
-        };
+        let Some(slot) = self.free_slots.pop_front() else { return };
         let sandbox = Sandbox {
             id: None,
             slot,
@@ -158,15 +138,9 @@ impl Launcher {
         let groups = self.node.cgroups.create(&name).map_err(failed("cgroup"))?;
         let limits = order.map(|(_, create)| create.limits);
         if let Some(limits) = &limits {
-            self.node
-                .cgroups
-                .set_limits(&name, limits)
-                .map_err(failed("limits"))?;
+            self.node.cgroups.set_limits(&name, limits).map_err(failed("limits"))?;
         }
-        let socket_name = order.map_or_else(
-            || blank_socket_name(slot),
-            |(_, create)| socket_name_of(&create.id),
-        );
+        let socket_name = order.map_or_else(|| blank_socket_name(slot), |(_, create)| socket_name_of(&create.id));
         let listener = socket::listen_at(
             self.node.data.sockets.as_fd(),
             &socket_name,
@@ -176,15 +150,12 @@ impl Launcher {
         )
         .map_err(failed("socket"))?;
         let flags = SocketFlags::CLOEXEC;
-        let (channel, far) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)
-            .map_err(failed("channel"))?;
+        let (channel, far) =
+            socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).map_err(failed("channel"))?;
         let cpus = limits.and_then(|limits| self.node.cores_for(limits.cpu_millis, self.core_turn));
         let content = match order {
             Some((_, create)) => Some(Content {
-                lower: self
-                    .lowers
-                    .mount(&create.lower)
-                    .ok_or_else(|| Failure::internal("the layers are gone"))?,
+                lower: self.lowers.mount(&create.lower).ok_or_else(|| Failure::internal("the layers are gone"))?,
                 hostname: &create.hostname,
                 disk_bytes: create.limits.disk_bytes,
                 shm_bytes: shm_bytes(&create.limits),
@@ -221,15 +192,9 @@ impl Launcher {
     ) -> Result<(), Failure> {
         let failed = |stage: &'static str| move |errno: Errno| failure::stage(stage, errno);
         let pid_identity = clone::identity(&process.pidfd).map_err(failed("record"))?;
-        self.poller
-            .add(&process.pidfd, Token::Process(slot))
-            .map_err(failed("epoll"))?;
-        self.poller
-            .add(&channel, Token::Channel(slot))
-            .map_err(failed("epoll"))?;
-        let Some(sandbox) = self.sandboxes.get_mut(&slot) else {
-            return Err(Failure::internal("the slot is gone"));
-        };
+        self.poller.add(&process.pidfd, Token::Process(slot)).map_err(failed("epoll"))?;
+        self.poller.add(&channel, Token::Channel(slot)).map_err(failed("epoll"))?;
+        let Some(sandbox) = self.sandboxes.get_mut(&slot) else { return Err(Failure::internal("the slot is gone")) };
         sandbox.pid = process.pid.as_raw_nonzero().get().unsigned_abs();
         sandbox.pid_identity = pid_identity;
         sandbox.process = Some(process);
@@ -241,23 +206,15 @@ impl Launcher {
             Ok(_) | Err(Errno::PIPE) => {}
             Err(errno) => return Err(failure::stage("channel", errno)),
         }
-        sandbox.phase = Phase::Starting(Starting {
-            channel,
-            caller: order.map(|(caller, _)| caller),
-            is_ready: false,
-        });
+        sandbox.phase = Phase::Starting(Starting { channel, caller: order.map(|(caller, _)| caller), is_ready: false });
         self.starting += 1;
         Ok(())
     }
 
     /// A process on its way has said something, or has closed the channel: it executes aether, or is gone.
     pub fn channel_ready(&mut self, slot: u32, now: Instant) {
-        let Some(sandbox) = self.sandboxes.get_mut(&slot) else {
-            return;
-        };
-        let Phase::Starting(starting) = &mut sandbox.phase else {
-            return;
-        };
+        let Some(sandbox) = self.sandboxes.get_mut(&slot) else { return };
+        let Phase::Starting(starting) = &mut sandbox.phase else { return };
         let mut message = [0; init::REPORT_LENGTH];
         let caller = starting.caller;
         let failure = match rustix::io::read(&starting.channel, &mut message) {
@@ -270,8 +227,7 @@ impl Launcher {
                 self.starting -= 1;
                 return self.started(slot, caller);
             }
-            Ok(0) => Failure::new("create_failed", "the process died while it was made")
-                .with("stage", "setup"),
+            Ok(0) => Failure::new("create_failed", "the process died while it was made").with("stage", "setup"),
             Ok(length) => match init::decode_report(&message[..length]) {
                 Some((stage, errno)) => failure::stage(stage.name(), errno),
                 None => Failure::internal("a process reported nonsense"),
@@ -285,9 +241,7 @@ impl Launcher {
 
     fn started(&mut self, slot: u32, caller: Option<Caller>) {
         self.note_network(slot);
-        let Some(sandbox) = self.sandboxes.get_mut(&slot) else {
-            return;
-        };
+        let Some(sandbox) = self.sandboxes.get_mut(&slot) else { return };
         match caller {
             None => {
                 sandbox.phase = Phase::Blank;
@@ -302,23 +256,14 @@ impl Launcher {
 
     /// Nobody could ask anything of it yet: its network is the one that it was made with.
     fn note_network(&mut self, slot: u32) {
-        let Some(sandbox) = self.sandboxes.get_mut(&slot) else {
-            return;
-        };
+        let Some(sandbox) = self.sandboxes.get_mut(&slot) else { return };
         if sandbox.net_identity.is_some() {
             return;
         }
-        let shown = statat(
-            &self.node.proc,
-            format!("{}/ns/net", sandbox.pid),
-            AtFlags::empty(),
-        );
+        let shown = statat(&self.node.proc, format!("{}/ns/net", sandbox.pid), AtFlags::empty());
         sandbox.net_identity = shown.ok().map(|shown| shown.st_ino);
         if let Err(errno) = write_record(&self.node, sandbox, None) {
-            self.warn(
-                "network-not-noted",
-                &json!({ "slot": slot, "errno": failure::errno_name(errno) }),
-            );
+            self.warn("network-not-noted", &json!({ "slot": slot, "errno": failure::errno_name(errno) }));
         }
     }
 
@@ -338,18 +283,11 @@ impl Launcher {
     }
 
     /// Removes what there is of a sandbox; then its caller hears why.
-    pub fn fail_create(
-        &mut self,
-        slot: u32,
-        caller: Option<Caller>,
-        failure: Failure,
-        now: Instant,
-    ) {
-        let fields = json!({ "slot": slot, "code": failure.code, "message": failure.message, "details": failure.details });
+    pub fn fail_create(&mut self, slot: u32, caller: Option<Caller>, failure: Failure, now: Instant) {
+        let fields =
+            json!({ "slot": slot, "code": failure.code, "message": failure.message, "details": failure.details });
         self.warn("create-failed", &fields);
-        if let Some(Phase::Starting(starting)) =
-            self.sandboxes.get(&slot).map(|sandbox| &sandbox.phase)
-        {
+        if let Some(Phase::Starting(starting)) = self.sandboxes.get(&slot).map(|sandbox| &sandbox.phase) {
             self.poller.remove(&starting.channel);
             self.starting -= 1;
         }

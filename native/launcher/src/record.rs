@@ -17,9 +17,7 @@ const SUFFIX: &str = ".json";
 
 /// Milliseconds since 1970.
 pub fn now_ms() -> u64 {
-    SystemTime::now()
-        .duration_since(UNIX_EPOCH)
-        .map_or(0, |elapsed| elapsed.as_millis() as u64)
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |elapsed| elapsed.as_millis() as u64)
 }
 
 /// How a sandbox ended by itself.
@@ -40,11 +38,7 @@ impl Exit {
             Ending::Signal(signal) => (None, Some(signal)),
             Ending::Unknown => (None, None),
         };
-        Self {
-            exit_code,
-            signal,
-            oom_kills,
-        }
+        Self { exit_code, signal, oom_kills }
     }
 }
 
@@ -87,11 +81,7 @@ impl Record {
     pub fn parse(file_name: &str, text: &[u8]) -> Option<Self> {
         let stored: Stored = serde_json::from_slice(text).ok()?;
         let id = SandboxId::parse(&stored.id)?;
-        let layers = stored
-            .layers
-            .iter()
-            .map(|layer| Digest::parse(layer))
-            .collect::<Option<Vec<_>>>()?;
+        let layers = stored.layers.iter().map(|layer| Digest::parse(layer)).collect::<Option<Vec<_>>>()?;
         let set = match &stored.set {
             Some(set) => Some(Digest::parse(set)?),
             None => None,
@@ -141,8 +131,7 @@ pub fn write(directory: &OwnedFd, record: &Record) -> Result<()> {
     let bytes = record.to_bytes()?;
     // One at a time: the launcher has one thread.
     let temporary = "next.tmp";
-    let flags =
-        OFlags::WRONLY | OFlags::CREATE | OFlags::TRUNC | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::TRUNC | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let file = openat(directory, temporary, flags, Mode::from_raw_mode(0o600))?;
     if rustix::io::write(&file, &bytes)? != bytes.len() {
         return Err(Errno::NOSPC);
@@ -166,11 +155,7 @@ pub fn read_all(directory: &OwnedFd) -> Result<Vec<Record>> {
         if matches!(name.to_bytes(), b"." | b"..") {
             continue;
         }
-        match name
-            .to_str()
-            .ok()
-            .and_then(|name| Record::parse(name, &read(directory, name)?))
-        {
+        match name.to_str().ok().and_then(|name| Record::parse(name, &read(directory, name)?)) {
             Some(record) => records.push(record),
             None => unlinkat(directory, name, AtFlags::empty())?,
         }
@@ -179,13 +164,9 @@ pub fn read_all(directory: &OwnedFd) -> Result<Vec<Record>> {
 }
 
 fn read(directory: &OwnedFd, name: &str) -> Option<Vec<u8>> {
-    let file = openat(
-        directory,
-        name,
-        OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC,
-        Mode::empty(),
-    )
-    .ok()?;
+    let file =
+        openat(directory, name, OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC, Mode::empty())
+            .ok()?;
     let mut bytes = vec![0; MAX_BYTES];
     let length = rustix::io::read(&file, &mut bytes).ok()?;
     bytes.truncate(length);
@@ -205,17 +186,11 @@ mod tests {
             pid_identity: 1 << 40,
             net_identity: Some(4_026_532_008),
             lower: Lower {
-                layers: vec![
-                    Digest::parse(&format!("sha256:{}", "a".repeat(64))).expect("a digest"),
-                ],
+                layers: vec![Digest::parse(&format!("sha256:{}", "a".repeat(64))).expect("a digest")],
                 set: Digest::parse(&format!("sha256:{}", "b".repeat(64))),
             },
             created_at_ms: 5,
-            exit: Some(Exit {
-                exit_code: None,
-                signal: Some(9),
-                oom_kills: 1,
-            }),
+            exit: Some(Exit { exit_code: None, signal: Some(9), oom_kills: 1 }),
         }
     }
 
@@ -230,23 +205,13 @@ mod tests {
         let text = String::from_utf8(record().to_bytes().expect("bytes")).expect("text");
         let old = text.replace(r#""netIdentity":4026532008,"#, "");
         assert_ne!(old, text);
-        assert_eq!(
-            Record::parse("a1.json", old.as_bytes()),
-            Some(Record {
-                net_identity: None,
-                ..record()
-            })
-        );
+        assert_eq!(Record::parse("a1.json", old.as_bytes()), Some(Record { net_identity: None, ..record() }));
     }
 
     #[test]
     fn records_that_cannot_be_are_refused() {
         let bytes = record().to_bytes().expect("bytes");
-        assert_eq!(
-            Record::parse("a2.json", &bytes),
-            None,
-            "another id than its file"
-        );
+        assert_eq!(Record::parse("a2.json", &bytes), None, "another id than its file");
         assert_eq!(Record::parse("a1", &bytes), None);
         for (from, to) in [
             (r#""pid":77"#, r#""pid":1"#),
@@ -256,9 +221,7 @@ mod tests {
             (r#""slot":3"#, r#""slot":3,"path":"/etc""#),
             ("sha256:", "sha256:../"),
         ] {
-            let text = String::from_utf8(bytes.clone())
-                .expect("text")
-                .replace(from, to);
+            let text = String::from_utf8(bytes.clone()).expect("text").replace(from, to);
             assert_eq!(Record::parse("a1.json", text.as_bytes()), None, "{to}");
         }
         assert_eq!(Record::parse("a1.json", &bytes[..bytes.len() - 1]), None);

@@ -65,12 +65,7 @@ pub struct Ending {
 
 impl Ending {
     pub fn new(now: Instant) -> Self {
-        Self {
-            callers: Vec::new(),
-            failed: None,
-            attempts: 0,
-            next_try: now,
-        }
+        Self { callers: Vec::new(), failed: None, attempts: 0, next_try: now }
     }
 }
 
