@@ -192,6 +192,33 @@ describe('a removal', () => {
   );
 
   test(
+    'leaves what a pack is made on and what it makes, however often it comes in between',
+    async () => {
+      await put('under', 'under');
+      const unnamed = await layerOfFiles(server().data, { files: { 'opt/unneeded': 'x' } });
+      const sandbox = await server().sandbox({ toolkits: ['under'] });
+      await sandbox.runShell('mkdir /made; head -c 60000000 /dev/urandom > /made/noise; sha256sum /made/noise > /made/sum');
+      let isPacked = false;
+      let removing: Promise<void> | undefined;
+      const onProgress = (): void => void (removing ??= server().client.environments.remove('under'));
+      const packing = sandbox.packDiff({ name: 'packed', kind: 'environment', onProgress }).finally(() => (isPacked = true));
+      const gone: string[] = [];
+      while (!isPacked) gone.push(...(await prune()).layers.map(({ layer }) => layer));
+      expect(gone).toEqual(unnamed.layers);
+      const { environment } = await packing;
+      expect(removing).toBeDefined();
+      await removing;
+      await sandbox.stop();
+      expect((await prune()).layers).toEqual([]);
+      await using next = await server().client.runContainer({ containerImage: 'packed', memoryLimitMb: 256 });
+      expect(await read(next, '/opt/under')).toBe('under');
+      expect((await next.runShell('sha256sum --check /made/sum')).exitCode).toBe(0);
+      expect(environment?.image.layers.length).toBeGreaterThan(2);
+    },
+    TEST_MS,
+  );
+
+  test(
     'that is killed leaves every environment whole, and the next one goes on',
     async () => {
       await put('kept', 'kept');
