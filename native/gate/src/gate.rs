@@ -197,9 +197,7 @@ impl Gate {
     fn end(&mut self, number: u32, end: End, now: Instant) {
         let Some(flow) = self.flows.remove(&number) else { return };
         self.deadlines.change(number, flow.deadline, None);
-        for socket in [Some(&flow.client), flow.upstream.as_ref()].into_iter().flatten() {
-            self.poller.remove(socket);
-        }
+        // Its sockets leave the poller as they are closed: nobody has copies of them.
         self.held -= flow.held;
         if let Some(sandbox) = self.table.get_mut(&flow.sandbox) {
             sandbox.flows.remove(&number);

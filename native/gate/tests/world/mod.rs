@@ -105,6 +105,20 @@ impl World {
         stream
     }
 
+    /// Connects from this address.
+    pub fn dial_from(&self, from: &str, to: &str) -> std::io::Result<TcpStream> {
+        let (from, to): (SocketAddr, SocketAddr) = (format!("{from}:0").parse().expect(from), to.parse().expect(to));
+        let kind = rustix::net::SocketType::STREAM;
+        let stream = self.network.inside("sandbox", || {
+            let socket = rustix::net::socket(rustix::net::AddressFamily::INET, kind, None)?;
+            rustix::net::bind(&socket, &from)?;
+            rustix::net::connect(&socket, &to)?;
+            Ok::<_, std::io::Error>(TcpStream::from(socket))
+        })?;
+        stream.set_read_timeout(Some(PATIENCE))?;
+        Ok(stream)
+    }
+
     /// Connects from the sandbox, and says whether that was reset before anything was said.
     pub fn is_refused(&self, to: &str) -> bool {
         let address: SocketAddr = to.parse().expect(to);

@@ -10,6 +10,8 @@ use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
 pub const SANDBOX_V4: &str = "198.18.0.2";
 pub const SANDBOX_V6: &str = "fd00:18::2";
+/// Another sandbox, in the same namespace: what tells them apart is their address.
+pub const NEIGHBOUR_V4: &str = "198.18.0.3";
 /// Where the gate listens on the host.
 pub const GATE_PORT: u16 = 18_080;
 /// The only port that nft lets past the gate: to compare with.
@@ -34,7 +36,7 @@ impl Network {
         network.link("router", "r1", "far", "f0");
         network.ip(
             "sandbox",
-            "addr add 198.18.0.2/24 dev s0\naddr add fd00:18::2/64 dev s0 nodad\nroute add default via 198.18.0.1\n\
+            "addr add 198.18.0.2/24 dev s0\naddr add 198.18.0.3/24 dev s0\naddr add fd00:18::2/64 dev s0 nodad\nroute add default via 198.18.0.1\n\
              -6 route add default via fd00:18::1\n",
         );
         network.ip(
