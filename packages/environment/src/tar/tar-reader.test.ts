@@ -181,6 +181,12 @@ describe('a tar archive that is not trusted', () => {
       'extended_header_size',
     ],
     [
+      'with a record of an extended header that has no value',
+      tarOf({ name: 'x', type: 'x', content: '6 abc\n8 a=bcd\n' }, file),
+      'image_corrupt',
+      'extended_header',
+    ],
+    [
       'with a malformed extended header',
       tarOf({ name: 'x', type: 'x', content: '99 a=b\n' }),
       'image_corrupt',
