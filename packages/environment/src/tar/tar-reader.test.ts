@@ -139,6 +139,18 @@ describe('a tar archive that is not trusted', () => {
     type,
     content: `${bytes} comment=`.padEnd(bytes - 1, 'x') + '\n',
   });
+  /** The map of GNU's old form, of runs that say nothing, each block continued by another. */
+  const endlessMap = (): Buffer => {
+    const header = tarItem({ name: 's', type: 'S' });
+    const [sum, isContinued] = [148, 482];
+    header[isContinued] = 1;
+    const before = Number.parseInt(header.toString('latin1', sum, sum + 6), 8);
+    header.write((before + 1).toString(8).padStart(6, '0'), sum);
+    const block = Buffer.alloc(512);
+    block.write(`${'0'.repeat(11)}\0`.repeat(2 * 21));
+    block[504] = 1;
+    return Buffer.concat([header, ...Array.from({ length: 5_000 }, () => block), Buffer.alloc(512)]);
+  };
   const hugeSize = Buffer.from([0x80, 0, 0, 0, 0x7f, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff]);
 
   it.each([
@@ -159,6 +171,7 @@ describe('a tar archive that is not trusted', () => {
     ],
     ['of garbage', Buffer.alloc(2048, 7), 'image_corrupt', 'checksum'],
     ['with an impossible size', tarOf({ ...file, claimedSize: hugeSize }), 'image_corrupt', 'number'],
+    ['with a negative size', tarOf({ ...file, claimedSize: Buffer.alloc(12, 0xff) }), 'image_corrupt', 'number'],
     ['with an absurd size', tarOf({ ...file, claimedSize: 0o77777777777 }), 'image_corrupt', 'truncated'],
     ['with an absurd pax size', tarOf({ ...file, pax: { size: '9007199254740993' } }), 'image_corrupt', 'number'],
     ['with a negative uid', tarOf({ ...file, pax: { uid: '-1' } }), 'image_corrupt', 'number'],
@@ -200,6 +213,7 @@ describe('a tar archive that is not trusted', () => {
       'image_corrupt',
       'sparse_map',
     ],
+    ['with a sparse map without end', Buffer.concat([endlessMap(), END_OF_ARCHIVE]), 'image_corrupt', 'sparse_map'],
     [
       'with the oldest sparse form',
       tarOf({ ...file, pax: { 'GNU.sparse.size': '5000', 'GNU.sparse.offset': '0' } }),
