@@ -406,6 +406,25 @@ describe('a journal that cannot be written', () => {
   });
 });
 
+it('a change that was not journalled is not there after a restart, although something else of its sandbox was', async () => {
+  await on.fixture[Symbol.asyncDispose]();
+  const sink = new HeldJournal(await JournalThread.start(fail));
+  on.fixture = await EdgeFixture.start({ ...on.options(), journal: sink });
+  const sandboxId = await createWith(toHere);
+  sink.gate = held();
+  const changing = failureOf(set(sandboxId, toThere));
+  await waitFor(() => sink.isHeld, 'the record of the change');
+  const patching = on.client.call('sandbox.patch', { sandboxId, patch: { ttlSeconds: 1000 } });
+  // Answered in order: the record of the patch waits behind the other.
+  await get(on.client, sandboxId);
+  sink.gate.reject(new PlatformError('disk_full', 'no room'));
+  expect(await changing).toMatchObject({ code: 'disk_full' });
+  await patching;
+  await on.fixture.edge.lifecycle.parts.journal.idle();
+  await on.restart();
+  expect(await show(sandboxId)).toMatchObject({ version: 1, network: { rules: [{ to: HERE }] } });
+});
+
 const fail = (error: Error): never => {
   throw error;
 };
@@ -435,6 +454,19 @@ class FailingJournal extends OtherJournal {
   override commit(...args: Parameters<JournalSink['commit']>): Promise<void> {
     if (this.isFull) return Promise.reject(new PlatformError('disk_full', 'no room'));
     return super.commit(...args);
+  }
+}
+
+/** Holds the next transaction until the gate lets it go on or fail. */
+class HeldJournal extends OtherJournal {
+  gate: PromiseWithResolvers<void> | undefined;
+  isHeld = false;
+  override async commit(...args: Parameters<JournalSink['commit']>): Promise<void> {
+    if (this.gate !== undefined && !this.isHeld) {
+      this.isHeld = true;
+      await this.gate.promise;
+    }
+    await super.commit(...args);
   }
 }
 

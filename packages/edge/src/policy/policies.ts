@@ -162,19 +162,25 @@ export class Policies {
       sandbox.record = { ...sandbox.record, policy };
       await journal.write(sandbox.record);
     } catch (error) {
-      this.#restore(sandbox, before);
+      await this.#restore(sandbox, before);
       throw error;
     }
     return policy;
   }
 
-  #restore(sandbox: Sandbox, before: Policy): void {
+  async #restore(sandbox: Sandbox, before: Policy): Promise<void> {
     // The record of a sandbox that has ended says what its end says.
     if (!sandbox.isLive) return;
     const wasTaken = sandbox.record.policy !== before;
     sandbox.record = { ...sandbox.record, policy: before };
     sandbox.rules?.change(ruleCountOf(before));
-    if (wasTaken) this.#options.uplinks.doubt(sandbox);
+    if (!wasTaken) return;
+    const { uplinks, journal, logger } = this.#options;
+    uplinks.doubt(sandbox);
+    // Another record of the sandbox may have carried the new policy to the disk meanwhile.
+    await journal.write(sandbox.record).catch((error: unknown) => {
+      logger.warn('policy.restore', { sandboxId: sandbox.sandboxId, outcome: 'failed', error });
+    });
   }
 
   /** Whatever a policy may open in any phase must be there: it is refused now, and not when it is needed. */
