@@ -1,5 +1,5 @@
 /** What is pinned for one sandbox: the addresses that it was answered, for how long, and by which names. */
-import { PlatformError, type NetworkPolicy } from '@dsec/contract';
+import { PlatformError } from '@dsec/contract';
 import type { Clock } from '@dsec/kit';
 import { MAX_PINS, PIN_GRACE_S } from './dns/bounds.ts';
 import type { Pin } from './pin-sink.ts';
@@ -107,6 +107,3 @@ export interface CarriedPins {
 
 const liveRanges = (names: ReadonlyMap<string, Pinned> | undefined, nowMs: number): readonly PortRange[] =>
   [...(names?.values() ?? [])].flatMap(({ ranges, expiresMs }) => (expiresMs > nowMs ? ranges : []));
-
-/** Whether pins are needed at all: where every address is open, none has to be opened. */
-export const needsPins = ({ default: fallback }: Pick<NetworkPolicy, 'default'>): boolean => fallback !== 'allow';

@@ -1,18 +1,17 @@
 /** What the resolver knows of one sandbox. */
-import { formatPrefix, parsePrefix, PlatformError, type NetworkPolicy, type Prefix } from '@dsec/contract';
+import { formatPrefix, parsePrefix, PlatformError, type Prefix } from '@dsec/contract';
 import { Semaphore, type Clock } from '@dsec/kit';
 import { MAX_OUTSTANDING, QUERIES_PER_SECOND, QUERY_BURST } from './dns/bounds.ts';
 import { TokenBucket } from './dns/token-bucket.ts';
 import { EventBudget } from './events.ts';
 import { Pins } from './pins.ts';
-import { openedPrefixes, type AnswerFilter } from './policy/answer-filter.ts';
+import type { AnswerFilter } from './policy/answer-filter.ts';
 import type { CompiledPolicy } from './policy/compile.ts';
 import { NameTable } from './policy/name-table.ts';
 import { WildcardNames } from './wildcard-names.ts';
 
 /** A policy as it is in force. */
 export interface PolicyInForce {
-  readonly policy: NetworkPolicy;
   readonly compiled: CompiledPolicy;
   /** Of egressd: pins are written under it. */
   readonly generation: number;
@@ -21,15 +20,13 @@ export interface PolicyInForce {
 }
 
 export const inForce = (
-  policy: NetworkPolicy,
   compiled: CompiledPolicy,
   options: { readonly generation: number; readonly nodeNetworks: readonly Prefix[] },
 ): PolicyInForce => ({
-  policy,
   compiled,
   generation: options.generation,
   table: new NameTable(compiled.names),
-  filter: { opened: openedPrefixes(policy), nodeNetworks: options.nodeNetworks },
+  filter: { opened: compiled.opened, nodeNetworks: options.nodeNetworks },
 });
 
 export interface SandboxAddresses {

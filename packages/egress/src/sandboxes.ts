@@ -79,7 +79,7 @@ export class Sandboxes {
     const { sink, services, nodeNetworks } = this.#options;
     const compiled = compilePolicy(policy, { services });
     const known = this.#known(id, parseAddresses(await sink.open(id)));
-    const next = inForce(policy, compiled, { generation: 0, nodeNetworks });
+    const next = inForce(compiled, { generation: 0, nodeNetworks });
     using _lock = await known.lock.acquire();
     const carried = known.pins.carried((name, address) =>
       mayAnswer(address, next.filter) ? next.table.match(name)?.ports : undefined,

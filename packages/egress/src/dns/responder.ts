@@ -8,7 +8,6 @@ import { formatPrefix, parsePrefix, PlatformError } from '@dsec/contract';
 import type { Clock, Logger } from '@dsec/kit';
 import type { Events, RefusalReason } from '../events.ts';
 import type { PinSink } from '../pin-sink.ts';
-import { needsPins } from '../pins.ts';
 import { mayAnswer } from '../policy/answer-filter.ts';
 import type { NameMatch } from '../policy/name-table.ts';
 import type { PolicyInForce, SandboxAddresses, SandboxNetwork } from '../sandbox-network.ts';
@@ -151,7 +150,8 @@ export class Responder {
     const { pins } = sandbox;
     try {
       const planned = pins.plan(name, addresses, ttlS, match.ports);
-      if (planned.length > 0 && needsPins(inForce.policy)) {
+      // Where every address is open, none has to be opened.
+      if (planned.length > 0 && !inForce.compiled.flags.public) {
         await this.#options.pinSink.add(sandbox.id, inForce.generation, planned);
       }
       pins.confirm(planned, match.ports);

@@ -1,12 +1,13 @@
 import { completeNetworkPolicy, parsePrefix, type NetworkRule } from '@dsec/contract';
 import { describe, expect, test } from 'vitest';
-import { mayAnswer, openedPrefixes, type AnswerFilter } from './answer-filter.ts';
+import { mayAnswer, type AnswerFilter } from './answer-filter.ts';
+import { compilePolicy } from './compile.ts';
 
 const node = parsePrefix('198.18.16.0/20');
 const filter = (...to: readonly string[]): AnswerFilter => {
   const rules = to.map((destination): NetworkRule => ({ action: 'allow', to: destination }));
   return {
-    opened: openedPrefixes(completeNetworkPolicy({ rules }, { field: 'network' })),
+    opened: compilePolicy(completeNetworkPolicy({ rules }, { field: 'network' }), { services: new Set() }).opened,
     nodeNetworks: node.ok ? [node.prefix] : [],
   };
 };

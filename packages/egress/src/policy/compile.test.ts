@@ -137,6 +137,7 @@ describe('flags and services', () => {
       rules: [],
       names: [],
       services: [],
+      opened: [],
     });
     expect(compile({ services: { pypi: false, cran: false } }).flags.resolver).toBe(false);
     expect(compile({ rules: [deny('192.0.2.1')] }).flags.resolver).toBe(false);

@@ -5,7 +5,15 @@
  * - A permission without ports is for any port of addresses, and for 80 and 443 of names: other protocols do not carry the name that the gate checks.
  * - UDP 443 is never allowed by name: QUIC hides the name.
  */
-import { destinationOf, PlatformError, portRangesOf, type NetworkPolicy, type NetworkRule } from '@dsec/contract';
+import {
+  destinationOf,
+  PlatformError,
+  portRangesOf,
+  type NetworkPolicy,
+  type NetworkRule,
+  type Prefix,
+} from '@dsec/contract';
+import { opensPrivate } from './answer-filter.ts';
 import { flatten, type AddressEntry, type AddressRule } from './flatten.ts';
 import type { NameEntry } from './name-table.ts';
 import { MAX_PORT, MAX_RANGES_PER_ADDRESS, MAX_RANGES_PER_NAME, mergeRanges, type PortRange } from './port-ranges.ts';
@@ -33,6 +41,8 @@ export interface CompiledPolicy {
   readonly names: readonly NameEntry[];
   /** Of the operator's services, those that are open; sorted. */
   readonly services: readonly string[];
+  /** What of private networks is allowed: names may resolve into it. */
+  readonly opened: readonly Prefix[];
 }
 
 export interface CompileOptions {
@@ -48,6 +58,7 @@ export interface CompileOptions {
 export function compilePolicy(policy: NetworkPolicy, options: CompileOptions): CompiledPolicy {
   if (policy.rules.length > MAX_RULES) throw invalid('rules', `are more than ${MAX_RULES}`);
   const addresses: AddressRule[] = [];
+  const opened: Prefix[] = [];
   const names = new Map<string, PortRange[]>();
   for (const [index, rule] of policy.rules.entries()) {
     const destination = destinationOf(rule);
@@ -55,6 +66,7 @@ export function compilePolicy(policy: NetworkPolicy, options: CompileOptions): C
     if (destination.kind === 'addresses') {
       checkAddressRule(rule, policy, field);
       addresses.push({ prefix: destination.prefix, ranges: addressRanges(rule) });
+      if (rule.action === 'allow' && opensPrivate(destination.prefix)) opened.push(destination.prefix);
     } else {
       const pattern = `${destination.isWildcard ? '*.' : ''}${destination.name}`;
       const ports = [...(names.get(pattern) ?? []), ...nameRanges(rule, field)];
@@ -74,6 +86,7 @@ export function compilePolicy(policy: NetworkPolicy, options: CompileOptions): C
     rules: flatten(addresses, checkEntry),
     names: entries,
     services,
+    opened,
   };
 }
 

@@ -19,45 +19,60 @@ interface Node {
   ranges: readonly PortRange[];
 }
 
+/** The prefixes of one length of one family, by their bits. */
+interface Level {
+  readonly length: number;
+  readonly shift: bigint;
+  readonly nodes: Map<bigint, Node>;
+}
+
 /**
  * One entry for each prefix that says something else than the prefix around it. `check` sees each before it is kept.
  */
 export function flatten(rules: readonly AddressRule[], check: (entry: AddressEntry) => void): readonly AddressEntry[] {
-  const nodes = new Map<string, Node>();
-  for (const { prefix, ranges } of rules) {
-    const key = keyOf(prefix);
-    const node = nodes.get(key) ?? { prefix, own: [], ranges: [] };
-    node.own.push(...ranges);
-    nodes.set(key, node);
-  }
-  const lengths = [...new Set([...nodes.values()].map(({ prefix }) => prefix.length))].toSorted((a, b) => b - a);
   const entries: AddressEntry[] = [];
-  // Wide prefixes first: what a prefix inherits is complete in the closest one around it.
-  for (const node of [...nodes.values()].toSorted((a, b) => a.prefix.length - b.prefix.length)) {
-    const around = parentOf(node.prefix, lengths, nodes);
-    node.ranges = entryRanges([...(around?.ranges ?? []), ...node.own]);
-    const entry = { cidr: formatPrefix(node.prefix), ranges: node.ranges };
-    check(entry);
-    if (around === undefined || !areEqual(around.ranges, node.ranges)) entries.push(entry);
+  for (const family of [4, 6] as const) {
+    const levels = levelsOf(
+      family,
+      rules.filter(({ prefix }) => prefix.family === family),
+    );
+    // Wide prefixes first: what a prefix inherits is complete in the closest one around it.
+    for (const [depth, { nodes }] of levels.entries()) {
+      for (const node of nodes.values()) {
+        const around = closestAround(node.prefix, levels, depth);
+        node.ranges = entryRanges(around === undefined ? node.own : [...around.ranges, ...node.own]);
+        const entry = { cidr: formatPrefix(node.prefix), ranges: node.ranges };
+        check(entry);
+        if (around === undefined || !areEqual(around.ranges, node.ranges)) entries.push(entry);
+      }
+    }
   }
   return entries;
 }
 
-function parentOf(prefix: Prefix, lengths: readonly number[], nodes: ReadonlyMap<string, Node>): Node | undefined {
-  for (const length of lengths) {
-    if (length >= prefix.length) continue;
-    const around = nodes.get(keyOf({ ...prefix, bits: cut(prefix, length), length }));
+/** From the widest to the narrowest. */
+function levelsOf(family: 4 | 6, rules: readonly AddressRule[]): readonly Level[] {
+  const levels = new Map<number, Level>();
+  for (const { prefix, ranges } of rules) {
+    const { length, bits } = prefix;
+    const shift = BigInt((family === 4 ? 32 : 128) - length);
+    const level = levels.get(length) ?? { length, shift, nodes: new Map<bigint, Node>() };
+    levels.set(length, level);
+    const node = level.nodes.get(bits >> shift);
+    if (node === undefined) level.nodes.set(bits >> shift, { prefix, own: [...ranges], ranges: [] });
+    else node.own.push(...ranges);
+  }
+  return [...levels.values()].toSorted((a, b) => a.length - b.length);
+}
+
+function closestAround({ bits }: Prefix, levels: readonly Level[], depth: number): Node | undefined {
+  for (let at = depth - 1; at >= 0; at--) {
+    const level = levels[at];
+    const around = level?.nodes.get(bits >> level.shift);
     if (around !== undefined) return around;
   }
   return undefined;
 }
-
-const keyOf = ({ family, bits, length }: Prefix): string => `${family}/${length}/${bits.toString(16)}`;
-
-const cut = ({ family, bits }: Prefix, length: number): bigint => {
-  const rest = BigInt((family === 4 ? 32 : 128) - length);
-  return (bits >> rest) << rest;
-};
 
 const areEqual = (a: readonly PortRange[], b: readonly PortRange[]): boolean =>
   a.length === b.length && a.every((range, index) => range.every((part, at) => part === b[index]?.[at]));

@@ -25,6 +25,7 @@ export function mergeRanges(ranges: readonly PortRange[]): readonly PortRange[] 
 
 /** The ranges of one entry: denials first, and no permission that a denial covers. The first that matches decides. */
 export function entryRanges(ranges: readonly PortRange[]): readonly PortRange[] {
+  if (ranges.length < 2) return ranges;
   const merged = mergeRanges(ranges);
   const denials = merged.filter(([, , , allow]) => !allow);
   const permissions = merged.filter(
