@@ -10,12 +10,29 @@ export interface DurableOptions {
 
 const DEFAULT_MODE = 0o600;
 
-/** Writes a file so that after a crash either the old or the new content is there: temporary file, fsync, rename, fsync of the directory. */
+/** By path, the last write that is under way. */
+const underWay = new Map<string, Promise<void>>();
+
+/**
+ * Writes a file so that after a crash either the old or the new content is there: temporary file, fsync, rename, fsync of the directory.
+ * Writers of one path in this process take turns: what the last of them asked for stays.
+ */
 export async function writeDurably(
   path: string,
   data: string | Uint8Array,
   options: DurableOptions = {},
 ): Promise<void> {
+  const write = (): Promise<void> => replace(path, data, options);
+  const turn = underWay.get(path)?.then(write, write) ?? write();
+  underWay.set(path, turn);
+  try {
+    await turn;
+  } finally {
+    if (underWay.get(path) === turn) underWay.delete(path);
+  }
+}
+
+async function replace(path: string, data: string | Uint8Array, options: DurableOptions): Promise<void> {
   const temporary = `${path}.tmp.${process.pid}`;
   const mode = options.mode ?? DEFAULT_MODE;
   try {
