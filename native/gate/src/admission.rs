@@ -50,7 +50,8 @@ mod tests {
 
     const POLICY: &str = r#"{"id":"a1","address4":"198.18.0.2","generation":1,
         "names":[{"pattern":"a.test","ports":[["tcp",443,443,true]]},{"pattern":"b.test","ports":[["tcp",22,22,true]],"anyProtocol":true}],
-        "pins":[{"address":"192.0.2.1","name":"a.test","ttlMs":1000},{"address":"192.0.2.1","name":"b.test","ttlMs":1000}]}"#;
+        "pins":[{"address":"192.0.2.1","name":"a.test","ttlMs":1000},{"address":"192.0.2.1","name":"b.test","ttlMs":1000},
+        {"address":"127.0.0.1","name":"a.test","ttlMs":1000}]}"#;
 
     fn with_sandbox(test: impl FnOnce(&mut Sandbox, Instant)) {
         let (mut table, now) = (Table::default(), Instant::now());

@@ -9,7 +9,6 @@ use serde::Deserialize;
 use serde::de::{DeserializeOwned, IgnoredAny};
 
 use crate::bounds::{MAX_NAMES, MAX_PIN_TIME, MAX_PINS, MAX_PORT_RANGES};
-use crate::destination::is_never_reachable;
 use crate::name::HostName;
 use crate::pins::Pin;
 use crate::policy::{Pattern, Ports, Rule, Verdict};
@@ -191,9 +190,7 @@ fn all_pins(params: Vec<PinParams>) -> Result<Vec<Pin>, Failure> {
 fn pin(params: PinParams) -> Result<Pin, Failure> {
     let name = HostName::parse(params.name.as_bytes());
     let name = name.ok_or_else(|| Failure::invalid("pins", "have one that is for no name of a host"))?;
-    if is_never_reachable(params.address) {
-        return Err(Failure::invalid("pins", "have an address that is never reachable"));
-    }
+    // Where an address is never reachable, a pin opens nothing: a name's owner must not be able to have the whole call refused.
     Ok(Pin { address: params.address, name, ttl: Duration::from_millis(params.ttl_ms).min(MAX_PIN_TIME) })
 }
 
@@ -240,7 +237,6 @@ mod tests {
             ("a1", r#"{"pattern":"a.test","ports":[["sctp",1,2,true]]}"#, ""),
             ("a1", r#"{"pattern":"a.test","ports":[["tcp",1,65536,true]]}"#, ""),
             ("a1", r#"{"pattern":"a.test","ports":[["tcp",1,2]]}"#, ""),
-            ("a1", "", r#"{"address":"127.0.0.1","name":"a.test","ttlMs":1}"#),
             ("a1", "", r#"{"address":"a.test","name":"a.test","ttlMs":1}"#),
             ("a1", "", r#"{"address":"192.0.2.1","name":"*.a.test","ttlMs":1}"#),
             ("a1", "", r#"{"address":"192.0.2.1","name":"a.test"}"#),

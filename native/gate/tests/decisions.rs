@@ -152,6 +152,24 @@ fn nothing_reaches_the_upstream_before_the_decision() {
 }
 
 #[test]
+fn the_host_itself_is_not_reached() {
+    let Some(mut world) = World::begin() else { return };
+    // A service of the host at an address of its own, which a name was made to answer with.
+    let service = Upstream::begin_in("host", &world, "192.0.2.1:80", silent);
+    world.feeder.listen();
+    let pins = [("a.test", "192.0.2.1"), ("a.test", "169.254.169.254"), ("a.test", "127.0.0.1")];
+    world.allow(&[("a.test", 80, 80)], &pins);
+    let mut client = world.dial("192.0.2.1:80");
+    client.write_all(b"GET / HTTP/1.1\r\nHost: a.test\r\n\r\n").expect("written");
+    assert!(is_reset(&mut client));
+    assert_eq!(world.feeder.refusal(), ("address_is_local".to_owned(), Some("a.test".to_owned())));
+    assert!(service.bytes().is_empty(), "it was told something");
+    assert!(world.is_refused("169.254.169.254:80"));
+    assert_eq!(world.feeder.refusal(), ("address_never_reachable".to_owned(), None));
+    world.end();
+}
+
+#[test]
 fn each_request_of_a_plain_connection_is_judged() {
     let Some(mut world) = World::begin() else { return };
     let server = Upstream::begin(&world, "203.0.113.1:80", http);

@@ -39,8 +39,13 @@ impl Visit {
 
 impl Upstream {
     pub fn begin(world: &World, at: &str, serve: impl Fn(Visit) + Send + Sync + 'static) -> Self {
+        Self::begin_in("far", world, at, serve)
+    }
+
+    /// In the network of one of them.
+    pub fn begin_in(role: &str, world: &World, at: &str, serve: impl Fn(Visit) + Send + Sync + 'static) -> Self {
         let address: SocketAddr = at.parse().expect(at);
-        let listener = world.network.inside("far", || TcpListener::bind(address)).expect("bound");
+        let listener = world.network.inside(role, || TcpListener::bind(address)).expect("bound");
         let handle = listener.as_fd().try_clone_to_owned().expect("copied");
         let seen = Seen::default();
         let (serve, all) = (Arc::new(serve), seen.clone());
