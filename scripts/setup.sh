@@ -19,11 +19,12 @@ if [ "$(node -p 'process.versions.node.split(".")[0]')" -lt 20 ]; then
 fi
 
 # mmdebstrap builds environments, btrfs-progs makes the data volume, iproute2 and util-linux serve `doctor` and the
-# tests; libc6-dev has the static C library that aether and the launcher are linked with.
-packages="btrfs-progs ca-certificates gcc iproute2 libc6-dev make mmdebstrap util-linux"
+# tests; libc6-dev has the static C library that aether and the launcher are linked with. clang compiles the eBPF programs of
+# egressd, which sets up the packet filter with nftables.
+packages="btrfs-progs ca-certificates clang gcc iproute2 libc6-dev make mmdebstrap nftables util-linux"
 # erofs-utils judges the EROFS writer, crun and runc are what the benchmarks compare with, openssl makes certificates,
 # docker-registry is what images are pulled from, and skopeo fills it; nftables and curl try the gate.
-[ "${1:-}" = --to-use ] || packages="$packages crun curl docker-registry erofs-utils nftables openssl runc skopeo"
+[ "${1:-}" = --to-use ] || packages="$packages crun curl docker-registry erofs-utils openssl runc skopeo"
 
 missing=""
 for package in $packages; do
@@ -63,7 +64,7 @@ mkdir -p .cache
 # One path for the binaries, whatever the platform: links, so that a later `cargo build` is seen as well.
 triple=$(rustc -vV | sed -n 's/^host: //p')
 mkdir -p native/bin
-for binary in aether launcher layerd publisher gate; do
+for binary in aether launcher layerd publisher gate egressd; do
   ln -sfn "../target/$triple/release/$binary" "native/bin/$binary"
 done
 say "ready"

@@ -1,0 +1,57 @@
+//! Finds the network namespace of a sandbox by what the launcher has written down of it.
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::Path;
+
+use launcher::record::Record;
+use launcher::request::SandboxId;
+use launcher::sys::clone;
+use rustix::fs::{CWD, Mode, OFlags, fstat, openat};
+use rustix::process::Pid;
+
+use crate::sys::Errno;
+use daemon::failure::{Failure, errno_name};
+
+pub struct Namespace {
+    pub fd: OwnedFd,
+    pub inode: u64,
+}
+
+fn not_ready(id: &SandboxId, why: &str) -> Failure {
+    Failure::new("sandbox_not_ready", format!("the sandbox {id} {why}"))
+}
+
+/// Opens it. The process must be the very one of the record, and its namespace the one that the launcher made: what a sandbox makes inside itself is no
+/// place for a device.
+pub fn open(records: &Path, boot: &str, id: &SandboxId) -> Result<Namespace, Failure> {
+    let name = format!("{id}.json");
+    let unknown = || Failure::new("sandbox_not_found", format!("there is no sandbox {id}"));
+    let text = std::fs::read(records.join(&name)).map_err(|error| match error.kind() {
+        std::io::ErrorKind::NotFound => unknown(),
+        _ => Failure::internal(format!("the record of the sandbox {id} cannot be read: {error}")),
+    })?;
+    let record = Record::parse(&name, &text).filter(|record| record.boot == boot).ok_or_else(unknown)?;
+    let Some(wanted) = record.net_identity else {
+        return Err(not_ready(id, "was made by a launcher that did not write down its network; create it again"));
+    };
+    let gone = |errno: Errno| match errno {
+        Errno::SRCH | Errno::NOENT => not_ready(id, "has ended"),
+        _ => Failure::internal(format!("the sandbox {id}: {}", errno_name(errno))),
+    };
+    let pid = i32::try_from(record.pid).ok().and_then(Pid::from_raw).ok_or_else(unknown)?;
+    let process = clone::open_process(pid).map_err(gone)?;
+    if clone::identity(&process).map_err(gone)? != record.pid_identity {
+        return Err(not_ready(id, "has ended"));
+    }
+    let path = format!("/proc/{}/ns/net", record.pid);
+    let fd = openat(CWD, path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).map_err(gone)?;
+    // As long as it lives nobody else can have its number.
+    if clone::reap(process.as_fd()) != clone::Reaped::Alive {
+        return Err(not_ready(id, "has ended"));
+    }
+    let inode = fstat(&fd).map_err(gone)?.st_ino;
+    if inode != wanted {
+        return Err(not_ready(id, "is in another network than the launcher made for it"));
+    }
+    Ok(Namespace { fd, inode })
+}
