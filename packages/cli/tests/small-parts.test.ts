@@ -118,6 +118,19 @@ test('a daemon that dies is started again until it is stopped', async () => {
   expect(pids).toHaveLength(1);
 });
 
+test('a daemon goes on when it cannot be told that it was started again', async () => {
+  const options = daemonOf('exec sleep 60', () => Promise.resolve(), []);
+  const daemon = await Daemon.start({ ...options, onRestarted: () => Promise.reject(new Error('the disk is full')) });
+  process.kill(daemon.pid, 'SIGKILL');
+  await expect.poll(() => options.logger.records.map(({ event }) => event)).toContain('daemon.untold');
+  const second = daemon.pid;
+  expect(process.kill(second, 0)).toBe(true);
+  process.kill(second, 'SIGKILL');
+  await expect.poll(() => daemon.pid).not.toBe(second);
+  await daemon[Symbol.asyncDispose]();
+  expect(options.logger.records.map(({ event }) => event)).not.toContain('daemon.restart');
+});
+
 test('a daemon that ends before it is ready fails with what it said last', async () => {
   const never = (signal: AbortSignal): Promise<void> =>
     new Promise((_resolve, reject) => signal.addEventListener('abort', () => reject(signal.reason as Error)));

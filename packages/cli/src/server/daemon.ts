@@ -151,7 +151,8 @@ export class Daemon implements AsyncDisposable {
         process = await this.#launch();
         await this.#untilReady(process);
         logger.info('daemon.restarted', { name, pid: process.pid });
-        await onRestarted(process.pid);
+        // It does its work all the same when nobody can be told, as on a full disk.
+        await onRestarted(process.pid).catch((error: unknown) => logger.error('daemon.untold', { name, error }));
       } catch (error) {
         if (this.#stopping.signal.aborted) return;
         logger.error('daemon.restart', { name, error });
