@@ -2,7 +2,7 @@ import { MemoryLogger, SeededRandom, SystemClock } from '@dsec/kit';
 import { mkdir, mkdtemp, readFile, rm, writeFile } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
-import { Readable } from 'node:stream';
+import { PassThrough, Readable } from 'node:stream';
 import { afterEach, beforeEach, expect, test } from 'vitest';
 import { pairs, rules, seconds, sizeBytes, sizeMib } from '../src/arguments.ts';
 import { EnvironmentCache } from '../src/environment-cache.ts';
@@ -72,6 +72,25 @@ test('a log is set aside at its size, and one older is kept', async () => {
   }
   expect(await readFile(path, 'utf8')).toBe('c'.repeat(60));
   expect(await readFile(`${path}.1`, 'utf8')).toBe('b'.repeat(60));
+});
+
+test('a log that cannot be written keeps nobody waiting, and goes on when it can', async () => {
+  const lost: unknown[] = [];
+  const onLost = (error: unknown): void => void lost.push((error as NodeJS.ErrnoException).code);
+  const much = Array.from({ length: 50 }, () => Buffer.alloc(64 * 1024, 'x'));
+  await copyToLog(Readable.from(much), '/dev/full', { onLost });
+  expect(lost).toEqual(['ENOSPC']);
+
+  const later = join(directory, 'later');
+  const source = new PassThrough();
+  const copied = copyToLog(source, join(later, 'log'), { onLost });
+  source.write('lost');
+  await expect.poll(() => lost).toEqual(['ENOSPC', 'ENOENT']);
+  await mkdir(later);
+  source.end('kept');
+  await copied;
+  expect(await readFile(join(later, 'log'), 'utf8')).toBe('kept');
+  expect(lost).toHaveLength(2);
 });
 
 test('a cached environment is handed out whole, and only for the same recipe', async () => {

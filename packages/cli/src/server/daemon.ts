@@ -90,9 +90,9 @@ export class Daemon implements AsyncDisposable {
     const onChunk = (chunk: Buffer): void => {
       this.#tail = (this.#tail + chunk.toString()).slice(-TAIL_CHARS);
     };
-    this.#copied = copyToLog(process.stderr, logFile, { onChunk }).catch((error: unknown) =>
-      this.#options.logger.error('daemon.log', { name: this.#options.name, error }),
-    );
+    const onLost = (error: unknown): void =>
+      this.#options.logger.error('daemon.log', { name: this.#options.name, error });
+    this.#copied = copyToLog(process.stderr, logFile, { onChunk, onLost }).catch(onLost);
     return process;
   }
 
