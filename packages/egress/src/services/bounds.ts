@@ -7,13 +7,16 @@ export const MAX_PINNED_VERSIONS = 65_536;
 /** Connections of all sandboxes, and of one. */
 export const MAX_CONNECTIONS = 1024;
 export const MAX_CONNECTIONS_EACH = 32;
+/** With so many, each sandbox may have few. */
+export const CROWDED_CONNECTIONS = 512;
+export const MAX_CONNECTIONS_CROWDED = 4;
 /** Requests of one sandbox at once. */
 export const MAX_REQUESTS_EACH = 64;
 /** Connections to one upstream; requests wait for one of them. */
 export const MAX_UPSTREAM_CONNECTIONS = 64;
 export const MAX_TARGET_CHARS = 4096;
 export const MAX_HEADER_BYTES = 16_384;
-/** For the head of a request to come. */
+/** For the head of a request to come, and between two of one connection. */
 export const HEAD_MS = 10_000;
 /** Without a byte, on either side. */
 export const IDLE_MS = 60_000;

@@ -69,7 +69,14 @@ describe('a proxy of Go modules with a date', () => {
     ]);
     expect(upstream.asked.filter(({ url }) => url.includes('v1.10.0.zip'))).toEqual([]);
     expect((await fixture.ask('goproxy', '/m.test/!a/@v/v1.9.0.zip')).text).toBe('zip of v1.9.0');
-    for (const path of ['/m.test/%21a/@v/v1.10.0.zip', '/', '/m.test', '/m.test/!a/@v/', '/m.test/!a/@v/list/x']) {
+    for (const path of [
+      '/m.test/%21a/@v/v1.10.0.zip',
+      '/',
+      '/m.test',
+      '/m.test/!a/@v/',
+      '/m.test/!a/@v/list/x',
+      '/m.test/!a/@v/v1.9.0.zip?v=v1.10.0',
+    ]) {
       expect([path, (await fixture.ask('goproxy', path)).status]).toEqual([path, 404]);
     }
     expect((await fixture.ask('goproxy', '/m.test/!a/@v/list', { method: 'POST', body: 'x' })).status).toBe(405);

@@ -31,12 +31,12 @@ export class GoProxy implements ServiceProtocol {
   }
 
   async handle(request: ServiceRequest): Promise<Handling> {
-    const { path, decoded } = request.target;
+    const { path, decoded, query } = request.target;
     if (request.method !== 'GET' && request.method !== 'HEAD') return refuse(405, 'a proxy of modules is read only');
     // Sums of what was downloaded; they open nothing.
     if (decoded.startsWith('/sumdb/')) return forward(request.target);
-    // Escapes have no place in these paths: capitals are written as `!a`.
-    if (path !== decoded) return refuse(404, 'there is no such module');
+    // Escapes have no place in these paths, capitals are written as `!a`; nor has a query.
+    if (path !== decoded || query !== '') return refuse(404, 'there is no such module');
     const latest = /^\/(.+)\/@latest$/.exec(path)?.[1];
     if (latest !== undefined) return await this.#latest(latest, request.signal);
     const [, module, file] = /^\/(.+)\/@v\/([^/]+)$/.exec(path) ?? [];

@@ -53,6 +53,7 @@ describe('an npm registry', () => {
   test('with a date hands out no tarball that is newer', async () => {
     await fixture.start({ kind: 'npm', upstream: upstream.origin, pins: { before: '2024-06-01' } });
     expect((await fixture.ask('npm', '/@a/b/-/b-2.0.0.tgz')).status).toBe(403);
+    expect((await fixture.ask('npm', '/@a/b/-/b-1.2.0.tgz?version=2.0.0')).status).toBe(403);
     expect((await fixture.ask('npm', '/@a/b/-/b-1.2.0.tgz')).text).toBe('tarball of 1.2.0');
     expect((await fixture.ask('npm', '/-/v1/search?text=b')).status).toBe(404);
     expect((await fixture.ask('npm', '/@a/b', { method: 'PUT', body: '{}' })).status).toBe(405);

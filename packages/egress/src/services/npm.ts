@@ -4,6 +4,7 @@
  */
 import { MAX_KNOWN_TIMES } from './bounds.ts';
 import { forward, HIDDEN, refuse, type Handling, type ServiceProtocol, type ServiceRequest } from './protocol.ts';
+import { parseTarget } from './request-target.ts';
 import type { UpstreamClient } from './upstream-client.ts';
 import { compareVersions } from './version-order.ts';
 import { momentOf, type VersionPins } from './version-pins.ts';
@@ -59,9 +60,10 @@ export class Npm implements ServiceProtocol {
 
   async #tarball(name: string, request: ServiceRequest): Promise<Handling> {
     if (this.#options.pins === undefined) return forward(request.target);
-    const { decoded } = request.target;
-    if (!this.#shown.has(decoded)) await this.#document(name, request);
-    return this.#shown.has(decoded) ? forward(request.target) : refuse(403, HIDDEN);
+    // With its query: what the upstream makes of another one is not known.
+    const place = `${request.target.decoded}${request.target.query}`;
+    if (!this.#shown.has(place)) await this.#document(name, request);
+    return this.#shown.has(place) ? forward(request.target) : refuse(403, HIDDEN);
   }
 
   /** What of a package exists here; undefined when there is no such package. */
@@ -90,9 +92,11 @@ export class Npm implements ServiceProtocol {
   #placed(manifest: Members, origin: string): Members | undefined {
     const { dist } = manifest;
     if (!isMembers(dist) || typeof dist.tarball !== 'string' || !URL.canParse(dist.tarball)) return undefined;
-    const target = this.#options.upstream.targetOf(new URL(dist.tarball));
-    if (target === undefined) return undefined;
-    this.#shown.add(decodeURIComponent(target));
+    const url = new URL(dist.tarball);
+    const target = this.#options.upstream.targetOf(url);
+    const place = target === undefined ? undefined : parseTarget(target);
+    if (target === undefined || place === undefined) return undefined;
+    this.#shown.add(`${place.decoded}${place.query}`);
     const [oldest] = this.#shown;
     if (this.#shown.size > MAX_KNOWN_TIMES && oldest !== undefined) this.#shown.delete(oldest);
     return { ...manifest, dist: { ...dist, tarball: `${origin}${target}` } };

@@ -92,6 +92,7 @@ describe('a package index', () => {
     }
     expect(await get('/packages/ab/other-1.0.tar.gz')).toBe(403);
     expect(await get('/pypi/my-thing/json')).toBe(404);
+    expect(await get('/packages/ab/my_thing-2.0-py3-none-any.whl?file=my_thing-3.0-py3-none-any.whl')).toBe(403);
     expect(upstream.asked.filter(({ url }) => /3\.0|4\.0|json/.test(url))).toEqual([]);
     expect((await fixture.ask('pypi', '/simple/my-thing/', { method: 'DELETE' })).status).toBe(405);
   });

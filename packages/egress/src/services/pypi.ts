@@ -58,8 +58,9 @@ export class Pypi implements ServiceProtocol {
   }
 
   async #file(request: ServiceRequest): Promise<Handling> {
-    const { path, decoded } = request.target;
-    const whole = path.endsWith(METADATA_SUFFIX) ? path.slice(0, -METADATA_SUFFIX.length) : path;
+    const { path, decoded, query } = request.target;
+    // With its query: what the upstream makes of another one is not known.
+    const whole = `${path.endsWith(METADATA_SUFFIX) ? path.slice(0, -METADATA_SUFFIX.length) : path}${query}`;
     const filename = decoded.slice(decoded.lastIndexOf('/') + 1);
     const version = versionOf(
       filename.endsWith(METADATA_SUFFIX) ? filename.slice(0, -METADATA_SUFFIX.length) : filename,
@@ -69,7 +70,7 @@ export class Pypi implements ServiceProtocol {
     if (this.#options.pins !== undefined && !this.#shown.has(whole)) return refuse(403, HIDDEN);
     if (!path.startsWith(`${FILES_ROOT}/`)) return forward(request.target);
     if (this.#options.files === undefined) return refuse(404, 'there is no such file');
-    return { kind: 'forward', where: 'files', target: `${path.slice(FILES_ROOT.length)}${request.target.query}` };
+    return { kind: 'forward', where: 'files', target: `${path.slice(FILES_ROOT.length)}${query}` };
   }
 
   /** The files of a project that exist here; undefined when there is no such project. */
@@ -81,7 +82,7 @@ export class Pypi implements ServiceProtocol {
     return files?.flatMap((file) => {
       const place = this.#placeOf(file);
       if (place === undefined || !isAllowed(file, project, pins)) return [];
-      this.#show(place.split('?')[0] ?? place);
+      this.#show(place);
       return [{ ...file, href: `${origin}${place}` }];
     });
   }

@@ -1,7 +1,10 @@
-import { SystemNetwork } from '@dsec/kit';
+import { ManualClock, MemoryLogger, SystemNetwork } from '@dsec/kit';
 import { afterEach, beforeEach, describe, expect, test } from 'vitest';
-import { MAX_REQUESTS_EACH } from './bounds.ts';
+import { HEAD_MS, MAX_REQUESTS_EACH } from './bounds.ts';
+import { Events } from '../events.ts';
 import { addressesOf, LOCAL, rcodeOf } from '../resolver.fixture.ts';
+import { Sandboxes } from '../sandboxes.ts';
+import { ServiceListener } from './service-listener.ts';
 import { ServicesFixture, type Handler, type Upstream } from './services.fixture.ts';
 
 let fixture: ServicesFixture;
@@ -151,4 +154,25 @@ describe('a service', () => {
     });
     expect((await fixture.ask('generic', '/large')).text.length).toBe(512 * 65_536);
   });
+});
+
+test('a connection that brings no request is ended in time, and so is one that brings no second', async () => {
+  const clock = new ManualClock();
+  const network = new SystemNetwork();
+  await using listener = await ServiceListener.bind(
+    { address: '127.0.0.1', port: 0 },
+    { network, clock, logger: new MemoryLogger() },
+  );
+  const never = (): Promise<never> => Promise.reject(new Error('not in this test'));
+  const sink = { open: never, set: never, close: never, list: never };
+  const sandboxes = new Sandboxes({ sink, clock, services: new Set(), nodeNetworks: [] });
+  listener.serve({ sandboxes, events: new Events(clock), services: [], zone: 'mirror.internal' });
+  const connect = async () => (await network.connectTcp('127.0.0.1', listener.port)).resume();
+  const [silent, slow] = [await connect(), await connect()];
+  slow.write('GET / HTTP/1.1\r\nHost: x');
+  await expect.poll(() => clock.pendingTimers).toBeGreaterThanOrEqual(2);
+  await clock.advance(HEAD_MS - 1);
+  expect([silent.destroyed, slow.destroyed]).toEqual([false, false]);
+  await clock.advance(1);
+  await expect.poll(() => [silent.destroyed, slow.destroyed]).toEqual([true, true]);
 });

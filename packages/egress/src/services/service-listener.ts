@@ -7,9 +7,11 @@ import type { Events } from '../events.ts';
 import type { SandboxNetwork } from '../sandbox-network.ts';
 import type { Sandboxes } from '../sandboxes.ts';
 import {
+  CROWDED_CONNECTIONS,
   HEAD_MS,
   IDLE_MS,
   MAX_CONNECTIONS,
+  MAX_CONNECTIONS_CROWDED,
   MAX_CONNECTIONS_EACH,
   MAX_HEADER_BYTES,
   MAX_REQUESTS_EACH,
@@ -18,6 +20,7 @@ import {
 import type { Handling } from './protocol.ts';
 import { parseTarget, type RequestTarget } from './request-target.ts';
 import { requestHeaders, responseHeaders } from './forwarded-headers.ts';
+import { HeadDeadline } from './head-deadline.ts';
 import type { Service } from './service.ts';
 import { openService, type OpenService } from './open-service.ts';
 
@@ -38,8 +41,9 @@ export class ServiceListener implements AsyncDisposable {
   readonly #scope: Scope;
   readonly #logger: Logger;
   readonly #server: Server;
-  /** Who is at the other end of a connection. */
-  readonly #peers = new WeakMap<object, string>();
+  readonly #clock: Clock;
+  /** Who is at the other end of a connection, and how long it may keep still. */
+  readonly #peers = new WeakMap<object, { readonly address: string; readonly deadline: HeadDeadline }>();
   readonly #perPeer = new Map<string, number>();
   /** Requests under way: a connection may carry several at once, one behind the other. */
   readonly #requests = new Map<string, number>();
@@ -48,14 +52,12 @@ export class ServiceListener implements AsyncDisposable {
   #listener: Listener | undefined;
 
   private constructor(clock: Clock, logger: Logger) {
+    this.#clock = clock;
     this.#logger = logger;
     this.#scope = new Scope({ clock });
-    this.#server = createServer(
-      { headersTimeout: HEAD_MS, requestTimeout: 0, maxHeaderSize: MAX_HEADER_BYTES, keepAliveTimeout: HEAD_MS },
-      (request, response) => {
-        this.#counted(request, response).catch((error: unknown) => this.#fail(response, error));
-      },
-    );
+    this.#server = createServer({ maxHeaderSize: MAX_HEADER_BYTES }, (request, response) => {
+      this.#counted(request, response).catch((error: unknown) => this.#fail(response, error));
+    });
     this.#server.setTimeout(IDLE_MS);
     this.#server.on('clientError', (_error, socket) => socket.destroy());
   }
@@ -94,15 +96,18 @@ export class ServiceListener implements AsyncDisposable {
   #accept(connection: Connection, from: Peer | undefined): void {
     const address = from?.address ?? '';
     const own = this.#perPeer.get(address) ?? 0;
-    const isFull = this.#connections >= MAX_CONNECTIONS || own >= MAX_CONNECTIONS_EACH;
+    const most = this.#connections >= CROWDED_CONNECTIONS ? MAX_CONNECTIONS_CROWDED : MAX_CONNECTIONS_EACH;
+    const isFull = this.#connections >= MAX_CONNECTIONS || own >= most;
     if (this.#serving === undefined || from === undefined || isFull) {
       connection.destroy();
       return;
     }
     this.#connections += 1;
     this.#perPeer.set(address, own + 1);
-    this.#peers.set(connection, address);
+    const deadline = new HeadDeadline(this.#clock, HEAD_MS, () => connection.destroy());
+    this.#peers.set(connection, { address, deadline });
     connection.once('close', () => {
+      deadline.close();
       this.#connections -= 1;
       const left = (this.#perPeer.get(address) ?? 1) - 1;
       if (left === 0) this.#perPeer.delete(address);
@@ -112,7 +117,10 @@ export class ServiceListener implements AsyncDisposable {
   }
 
   async #counted(request: IncomingMessage, response: ServerResponse): Promise<void> {
-    const address = this.#peers.get(request.socket) ?? '';
+    const peer = this.#peers.get(request.socket);
+    peer?.deadline.begin();
+    response.once('close', () => peer?.deadline.end());
+    const address = peer?.address ?? '';
     const own = (this.#requests.get(address) ?? 0) + 1;
     if (own > MAX_REQUESTS_EACH) return answer(response, 429, 'too many requests at once');
     this.#requests.set(address, own);
