@@ -1,7 +1,7 @@
 import { readdir, readFile, realpath, rm } from 'node:fs/promises';
 import { basename, join } from 'node:path';
 import { PlatformError } from '@dsec/contract';
-import type { Random } from '@dsec/kit';
+import { mountPoints, type Random } from '@dsec/kit';
 
 /** `build-<pid>-<when that process started>-<random>`: the name alone says whether the build still runs. */
 const MARK = /^build-([0-9]+)-([0-9]+)-[a-z0-9]+$/;
@@ -52,16 +52,9 @@ const REMOVE_RETRY_MS = 50;
 const removeTree = (path: string): Promise<void> =>
   rm(path, { recursive: true, force: true, maxRetries: REMOVE_RETRIES, retryDelay: REMOVE_RETRY_MS });
 
-/** Looks at what this process has mounted (proc(5), mountinfo: the mount point is the fifth field, with spaces and such in octal). */
 const hasMounts = async (directory: string): Promise<boolean> => {
   const below = `${await realpath(directory).catch(() => directory)}/`;
-  const mounts = await readFile('/proc/self/mountinfo', 'utf8');
-  return mounts.split('\n').some((line) => {
-    const point = line
-      .split(' ')[4]
-      ?.replace(/\\([0-7]{3})/g, (_, code: string) => String.fromCharCode(Number.parseInt(code, 8)));
-    return point?.startsWith(below) === true;
-  });
+  return (await mountPoints()).some((point) => point.startsWith(below));
 };
 
 /** When a process started, in clock ticks since the boot (proc(5), stat field 22): tells it from a later one with its pid. */

@@ -18,6 +18,7 @@ export {
   type LogLevel,
   type LogRecord,
 } from './logger.ts';
+export { mountPoints } from './mounts.ts';
 export {
   connectionPair,
   MemoryNetwork,

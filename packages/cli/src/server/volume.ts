@@ -1,6 +1,6 @@
-import { lstat, readFile } from 'node:fs/promises';
+import { lstat, realpath } from 'node:fs/promises';
 import { PlatformError } from '@dsec/contract';
-import { run, type Clock } from '@dsec/kit';
+import { mountPoints, run, type Clock } from '@dsec/kit';
 import { freeBytes, isErrno, type DataDirectory } from './data-directory.ts';
 import type { Installation } from './installation.ts';
 
@@ -71,6 +71,6 @@ async function bindVolume(data: DataDirectory, path: string, clock: Clock): Prom
 }
 
 async function isMounted(path: string): Promise<boolean> {
-  const mounts = await readFile('/proc/self/mountinfo', 'utf8');
-  return mounts.split('\n').some((line) => line.split(' ')[4] === path);
+  const real = await realpath(path).catch(() => path);
+  return (await mountPoints()).includes(real);
 }
