@@ -78,6 +78,19 @@ describe('a workspace', () => {
     expect(await run(other, 'cksum < /owned/file')).toBe(await run(sandbox, 'cksum < /owned/file'));
   });
 
+  test('is packed, and put together with others, while the publisher is killed', async () => {
+    await using sandbox = await server().sandbox();
+    await run(sandbox, 'mkdir /through; head -c 30000000 /dev/urandom > /through/file');
+    await Promise.all([sandbox.packDiff({ name: 'through' }), server().kill('publisher')]);
+    const [other] = await Promise.all([server().sandbox({ workspace: 'through' }), server().kill('publisher')]);
+    await using _other = other;
+    expect(await run(other, 'cksum < /through/file')).toBe(await run(sandbox, 'cksum < /through/file'));
+    for (const directory of ['layers', 'sets', 'state/edge/sets', 'state/packer/layers']) {
+      const names = await readdir(join(server().data, directory));
+      expect([directory, names.filter((name) => !/^[0-9a-f]{64}$/.test(name))]).toEqual([directory, []]);
+    }
+  });
+
   test('has only the paths that were asked for, less what was named', async () => {
     await using sandbox = await server().sandbox();
     await run(
