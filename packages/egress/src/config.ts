@@ -14,7 +14,11 @@ export const ResolverConfigSchema = Type.Object(
     }),
     address6: Type.Optional(Type.String({ minLength: 2, description: 'The same for IPv6. Default: none.' })),
     dnsPort: Type.Integer({ ...port, default: 53, description: '0 takes a free one.' }),
-    servicePort: Type.Integer({ ...port, default: 80, description: 'Of the mirror services. 0 takes a free one.' }),
+    servicePort: Type.Integer({
+      ...port,
+      default: 7300,
+      description: 'Of the mirror services; one of those that egressd opens. 0 takes a free one.',
+    }),
     serviceZone: Type.String({
       pattern: '^[a-z0-9-]+(\\.[a-z0-9-]+)*$',
       default: 'mirror.internal',
