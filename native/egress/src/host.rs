@@ -8,7 +8,7 @@ use std::path::Path;
 use crate::block::Block;
 use crate::cidr::Cidr;
 use crate::firewall::Rules;
-use crate::layout::MARK_TO_GATE;
+use crate::layout::{LAYOUT, MARK_TO_GATE};
 use crate::netlink::paths::{self, Diversion};
 use crate::netlink::{Netlink, devices as links};
 use crate::options::Serve;
@@ -96,14 +96,18 @@ fn gateways(block: &Block, has_ipv6: bool) -> Vec<IpAddr> {
 pub fn settle(
     options: &Serve,
     place: &Place,
-    block: &Block,
+    (block, boot): (&Block, &str),
     netlink: &mut Netlink,
 ) -> std::result::Result<bool, StartError> {
     let has_ipv6 = forwarding::has_ipv6();
-    let mut settled = place
-        .settled()
-        .filter(|settled| settled.number == block.number)
-        .unwrap_or_else(|| Settled::new(block.number, options.network4.to_string(), options.network6.to_string()));
+    let before = place.settled().filter(|settled| settled.number == block.number && settled.boot == boot);
+    if before.as_ref().is_some_and(|settled| settled.layout != LAYOUT) {
+        // Closed is what sandboxes are until their policies are set again.
+        remove_uplinks(place, block, netlink)?;
+    }
+    let (network4, network6) = (options.network4.to_string(), options.network6.to_string());
+    let mut settled = before.unwrap_or_else(|| Settled::new(boot, block.number, network4, network6));
+    settled.layout = LAYOUT;
     let stored = |settled: &Settled| place.settle(settled).map_err(|error| format!("network.json: {error}"));
     stored(&settled)?;
     let rules = |settled: &Settled| Rules {
@@ -138,6 +142,17 @@ pub fn settle(
     Ok(has_ipv6)
 }
 
+/// Removes devices, and all that is pinned.
+fn remove_uplinks(place: &Place, block: &Block, netlink: &mut Netlink) -> std::result::Result<(), StartError> {
+    for slot in devices(netlink, block).map_err(at("devices"))? {
+        match netlink.ask_one(links::delete(block.index(slot))) {
+            Ok(()) | Err(Errno::NODEV) => {}
+            Err(errno) => return Err(at("device")(errno)),
+        }
+    }
+    place.remove_pins().map_err(at("run/egress/bpf"))
+}
+
 /// `egressd clear`: takes away all that a server has of the host's network.
 pub fn clear(data: &Path) -> std::result::Result<(), StartError> {
     let place = Place::open(data)?;
@@ -148,14 +163,8 @@ pub fn clear(data: &Path) -> std::result::Result<(), StartError> {
     let _lock = lock::try_take(block.number)
         .map_err(at("network number"))?
         .ok_or_else(|| format!("another server on this host has the network number {}", block.number))?;
-    for slot in devices(&mut netlink, &block).map_err(at("devices"))? {
-        match netlink.ask_one(links::delete(block.index(slot))) {
-            Ok(()) | Err(Errno::NODEV) => {}
-            Err(errno) => return Err(at("device")(errno)),
-        }
-    }
     gate::end(&place).map_err(at("the gate"))?;
-    place.remove_pins().map_err(at("run/egress/bpf"))?;
+    remove_uplinks(&place, &block, &mut netlink)?;
     let index = loopback(&mut netlink)?;
     let diversion = diversion(&block, index);
     for gateway in gateways(&block, forwarding::has_ipv6()) {

@@ -2,6 +2,9 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
+/// Counts the forms that pinned maps have had: other programs cannot read them.
+pub const LAYOUT: u32 = 1;
+
 pub const MAX_UPLINKS: usize = 4_094;
 pub const MAX_RANGES: usize = 16;
 pub const MAX_PIN_RANGES: usize = 4;

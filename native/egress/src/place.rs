@@ -15,11 +15,12 @@ use rustix::fs::{CWD, FlockOperation, Mode, OFlags, flock, openat, statfs};
 use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
 use serde::{Deserialize, Serialize};
 
+use crate::layout::LAYOUT;
 use crate::sys::{Errno, Result};
 use daemon::failure::errno_name;
 
 const BPFFS_MAGIC: i64 = 0xcafe_4a11;
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
 
 pub struct Place {
     /// Absolute, without symbolic links.
@@ -34,6 +35,10 @@ pub struct Place {
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
 pub struct Settled {
     pub version: u32,
+    /// What is said of the kernel's state is of this boot.
+    pub boot: String,
+    /// The form of the maps that are pinned.
+    pub layout: u32,
     pub number: u32,
     pub network4: String,
     pub network6: String,
@@ -43,8 +48,17 @@ pub struct Settled {
 }
 
 impl Settled {
-    pub fn new(number: u32, network4: String, network6: String) -> Self {
-        Self { version: VERSION, number, network4, network6, forwards_only_ours4: false, forwards_only_ours6: false }
+    pub fn new(boot: &str, number: u32, network4: String, network6: String) -> Self {
+        Self {
+            version: VERSION,
+            boot: boot.to_owned(),
+            layout: LAYOUT,
+            number,
+            network4,
+            network6,
+            forwards_only_ours4: false,
+            forwards_only_ours6: false,
+        }
     }
 }
 

@@ -55,7 +55,8 @@ pub fn serve(options: &Serve) -> std::result::Result<(), StartError> {
     let place = Place::open(&options.data)?;
     let mut netlink = Netlink::open().map_err(at("netlink"))?;
     let (block, lock) = choose(options, &place, &mut netlink)?;
-    let has_ipv6 = settle(options, &place, &block, &mut netlink)?;
+    let boot = boot()?;
+    let has_ipv6 = settle(options, &place, (&block, &boot), &mut netlink)?;
     place.mount_pins().map_err(at("run/egress/bpf"))?;
     let kernel = kernel::load(&place.pins())?;
     kernel.maps.set_node(&block.layout(options.service_ports)).map_err(at("the map node"))?;
@@ -79,7 +80,7 @@ pub fn serve(options: &Serve) -> std::result::Result<(), StartError> {
         options: options.clone(),
         place,
         block,
-        boot: boot()?,
+        boot,
         mtu,
         has_ipv6,
         kernel,

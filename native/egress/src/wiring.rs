@@ -2,12 +2,17 @@
 
 use std::net::IpAddr;
 use std::os::fd::{AsFd, OwnedFd};
+use std::time::Duration;
 
 use crate::block::Block;
 use crate::netlink::devices::{self, Device, End};
 use crate::netlink::paths::{self, Route};
 use crate::netlink::{Netlink, message::Batch};
 use crate::sys::{Errno, Result, process};
+
+/// Older kernels have to be waited for.
+const SETTLING_TRIES: u32 = 20;
+const SETTLING_PAUSE: Duration = Duration::from_millis(1);
 
 /// What the device is called inside.
 const INSIDE: &str = "eth0";
@@ -30,7 +35,20 @@ pub fn connect(netlink: &mut Netlink, block: &Block, slot: u32, namespace: &Owne
         batch = batch.and(paths::put_route(&route)).and(paths::put_neighbour(index, address, inside_mac));
     }
     netlink.ask_one(batch)?;
-    inside(namespace, |netlink| connect_inside(netlink, block, slot, has_ipv6))
+    inside(namespace, |netlink| connect_inside(netlink, block, slot, has_ipv6))?;
+    settle(netlink, index)
+}
+
+/// The end that was set up first drops what it is given until the kernel has got round to its carrier, and the first thing that a sandbox hears would be lost.
+fn settle(netlink: &mut Netlink, index: u32) -> Result<()> {
+    for _ in 0..SETTLING_TRIES {
+        if netlink.list(devices::get(index))?.iter().any(|(_, payload)| devices::is_operational(payload)) {
+            return Ok(());
+        }
+        std::thread::sleep(SETTLING_PAUSE);
+    }
+    // It will be; only a first packet is at stake.
+    Ok(())
 }
 
 fn pairs(block: &Block, slot: u32, has_ipv6: bool) -> Vec<(IpAddr, IpAddr)> {

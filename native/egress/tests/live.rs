@@ -190,6 +190,25 @@ fn the_same_without_tcx() {
 }
 
 #[test]
+fn maps_of_another_form_are_not_read() {
+    if !is_possible() {
+        return;
+    }
+    let mut host = Host::start(&[]);
+    let sandbox = host.allowed(tcp_to(FAR4, 8080));
+    host.kill();
+    let path = host.data.join("run/egress/network.json");
+    let text = std::fs::read_to_string(&path).expect("network.json");
+    std::fs::write(&path, text.replace(r#""layout":1"#, r#""layout":0"#)).expect("written");
+    host.launch();
+    assert_eq!(host.ok("uplink.list", &json!({})), json!({ "uplinks": [] }));
+    assert_eq!(host.devices(), Vec::<String>::new(), "closed rather than guessed");
+    host.ok("uplink.open", &json!({ "id": sandbox.id }));
+    drop(sandbox);
+    host.finish();
+}
+
+#[test]
 fn an_uplink_goes_with_its_sandbox() {
     if !is_possible() {
         return;

@@ -10,6 +10,8 @@ const VETH_INFO_PEER: u16 = 1;
 const IFLA_INET6_ADDR_GEN_MODE: u16 = 8;
 /// No link-local address: nothing is to be said by one.
 const ADDR_GEN_MODE_NONE: u8 = 1;
+/// RFC 2863.
+const IF_OPER_UP: u8 = 6;
 /// Of `struct ifinfomsg`.
 pub const LINK_BODY: usize = 16;
 
@@ -67,6 +69,16 @@ pub fn delete(index: u32) -> Batch {
 
 pub fn list() -> Batch {
     Batch::default().request(libc::RTM_GETLINK, libc::NLM_F_DUMP, &link_body(0, 0, 0))
+}
+
+/// One device, with all that the kernel has still to do for its state done before (Linux 6.8).
+pub fn get(index: u32) -> Batch {
+    Batch::default().request(libc::RTM_GETLINK, ACK, &link_body(index, 0, 0))
+}
+
+/// Whether a device that was asked for carries packets.
+pub fn is_operational(payload: &[u8]) -> bool {
+    attributes(payload, LINK_BODY).any(|(kind, value)| kind == libc::IFLA_OPERSTATE && value == [IF_OPER_UP])
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]

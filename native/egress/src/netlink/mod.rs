@@ -68,9 +68,8 @@ impl Netlink {
             for received in message::read(&self.buffer[..length]) {
                 match received {
                     Received::Object { kind, payload } => objects.push((kind, payload.to_vec())),
-                    Received::Done => return Ok(objects),
+                    Received::Done | Received::Acknowledged { errno: None, .. } => return Ok(objects),
                     Received::Acknowledged { errno: Some(errno), .. } => return Err(errno),
-                    Received::Acknowledged { errno: None, .. } => {}
                 }
             }
         }
