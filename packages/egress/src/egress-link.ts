@@ -34,7 +34,7 @@ export class EgressLink implements PinSink, PolicySink, AsyncDisposable {
   async open(sandbox: string): Promise<SandboxAddresses> {
     const client = await this.#client();
     const { address4, address6 } = await client.uplinkOpen(sandbox, { timeoutMs: CALL_MS });
-    return { address4, address6 };
+    return { address4, address6: address6 ?? undefined };
   }
 
   async set(sandbox: string, { compiled, pins }: KernelPolicy): Promise<number> {

@@ -77,6 +77,11 @@ test('what does not match is a protocol error; errors of egressd are its own', a
   expect(await codeOf(client.pinsAdd('s1', 5, [pin]))).toBe('policy_stale');
 });
 
+test('a host without IPv6 gives no address of it', async () => {
+  await using pair = await link(async () => ({ ...uplink, address6: null }));
+  expect((await new EgressClient(pair.client).uplinkOpen('s1')).address6).toBeNull();
+});
+
 test('denials come as they happen, until they are reset', async () => {
   const sending = Promise.withResolvers<undefined>();
   await using pair = await link(async (_method, _params, stream) => {

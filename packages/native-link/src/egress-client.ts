@@ -41,7 +41,13 @@ const EgressInfoSchema = Type.Object({
 });
 export type EgressInfo = Static<typeof EgressInfoSchema>;
 
-const UplinkSchema = closed({ interface: interfaceName, address4: address, address6: address, generation: count });
+const UplinkSchema = closed({
+  interface: interfaceName,
+  address4: address,
+  /** Null on a host without IPv6. */
+  address6: Type.Union([address, Type.Null()]),
+  generation: count,
+});
 /** The end of a sandbox's device on the host, the addresses of the sandbox, and the generation of its policy: 0 is closed. */
 export type Uplink = Static<typeof UplinkSchema>;
 
@@ -112,7 +118,12 @@ export interface EgressPolicy {
   /** Open from the first moment: what was resolved under the policy before, and still holds. */
   readonly pins: readonly EgressPin[];
   /** For the gate: names or `*.name`, with their TCP ports, both ends included. */
-  readonly names: readonly { readonly pattern: string; readonly ports: readonly EgressRange[] }[];
+  readonly names: readonly {
+    readonly pattern: string;
+    readonly ports: readonly EgressRange[];
+    /** The address alone decides, whatever a connection carries: for protocols in which the server speaks first. */
+    readonly anyProtocol?: boolean;
+  }[];
 }
 
 /** Denials as they happen, within a budget for each sandbox, until it is reset. */

@@ -157,7 +157,7 @@ export class Responder {
       pins.confirm(planned, match.ports);
       return true;
     } catch (error) {
-      if (PlatformError.is(error) && error.code === 'too_many_requests') this.#refuse(sandbox, 'pins', name);
+      if (PlatformError.is(error) && FULL.includes(error.code)) this.#refuse(sandbox, 'pins', name);
       else if (this.#lines.take()) {
         this.#options.logger.warn('dns.pin', { sandbox: sandbox.id, outcome: 'failed', error });
       }
@@ -193,6 +193,9 @@ export class Responder {
     this.#options.events.refuse(refusal, sandbox.events);
   }
 }
+
+/** Said here, or by egressd. */
+const FULL: readonly string[] = ['too_many_requests', 'no_capacity'];
 
 interface Answered {
   readonly name: string;
