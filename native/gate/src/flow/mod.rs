@@ -169,8 +169,14 @@ impl Flow {
         if self.stage == Stage::Open {
             self.move_down(turn)?;
         }
-        if self.stage != Stage::Connecting {
-            self.move_up(turn)?;
+        if self.stage != Stage::Connecting
+            && let Err(end) = self.move_up(turn)
+        {
+            if end == End::Broken && self.stage == Stage::Open {
+                // An upstream that takes no more may have said why since.
+                let _ = self.move_down(turn);
+            }
+            return Err(end);
         }
         if self.up.is_shut && self.down.is_shut { Err(End::Done) } else { Ok(()) }
     }

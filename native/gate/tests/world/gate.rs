@@ -18,7 +18,7 @@ pub const UID: u32 = 64_804;
 const ABOVE: RawFd = 16;
 
 pub struct Gate {
-    child: Option<Child>,
+    child: Child,
     pub socket: PathBuf,
     /// Open before the first connection.
     pub files_at_first: usize,
@@ -51,7 +51,7 @@ impl Gate {
             });
         }
         let child = network.inside("host", || command.spawn()).expect("started");
-        let mut gate = Self { child: Some(child), socket: socket.to_owned(), files_at_first: 0 };
+        let mut gate = Self { child, socket: socket.to_owned(), files_at_first: 0 };
         // Its first answer comes from the loop.
         let mut feeder = super::feeder::Feeder::connect(socket);
         feeder.ok("gate.info", &serde_json::json!({}));
@@ -60,7 +60,7 @@ impl Gate {
     }
 
     pub fn pid(&self) -> u32 {
-        self.child.as_ref().expect("running").id()
+        self.child.id()
     }
 
     pub fn files(&self) -> usize {
@@ -73,17 +73,17 @@ impl Gate {
         let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':')).expect(name);
         line.split_whitespace().collect::<Vec<_>>().join(" ")
     }
+}
 
-    pub fn stop(&mut self) {
-        if let Some(mut child) = self.child.take() {
-            // One that has ended by itself has broken the filter, or panicked.
-            assert!(
-                std::thread::panicking() || child.try_wait().expect("asked").is_none(),
-                "the gate has ended by itself"
-            );
-            child.kill().expect("killed");
-            child.wait().expect("ended");
-        }
+impl Drop for Gate {
+    fn drop(&mut self) {
+        // One that has ended by itself has broken the filter, or panicked.
+        assert!(
+            std::thread::panicking() || self.child.try_wait().expect("asked").is_none(),
+            "the gate has ended by itself"
+        );
+        self.child.kill().expect("killed");
+        self.child.wait().expect("ended");
     }
 }
 

@@ -27,12 +27,38 @@ const PATIENCE: Duration = Duration::from_secs(30);
 static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
 
 pub struct World {
-    pub network: Network,
     pub gate: Gate,
+    pub network: Network,
     pub feeder: Feeder,
-    pub directory: PathBuf,
+    pub directory: Directory,
     generation: u64,
     _turn: MutexGuard<'static, ()>,
+}
+
+/// A directory that is gone with its owner.
+pub struct Directory(PathBuf);
+
+impl Directory {
+    fn begin() -> Self {
+        let path = PathBuf::from(format!("/tmp/dsec-gate-{}", std::process::id()));
+        let _ = std::fs::remove_dir_all(&path);
+        std::fs::create_dir_all(&path).expect("directory");
+        Self(path)
+    }
+}
+
+impl std::ops::Deref for Directory {
+    type Target = PathBuf;
+
+    fn deref(&self) -> &PathBuf {
+        &self.0
+    }
+}
+
+impl Drop for Directory {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
 }
 
 /// Waits for a condition.
@@ -53,9 +79,7 @@ impl World {
             println!("skipped: {lack}");
             return None;
         }
-        let directory = PathBuf::from(format!("/tmp/dsec-gate-{}", std::process::id()));
-        let _ = std::fs::remove_dir_all(&directory);
-        std::fs::create_dir_all(&directory).expect("directory");
+        let directory = Directory::begin();
         let network = Network::begin();
         let gate = Gate::begin(&network, &directory.join("gate.sock"));
         let feeder = Feeder::connect(&gate.socket);
@@ -135,7 +159,7 @@ impl World {
     /// Runs a program in the sandbox.
     pub fn run(&self, program: &str, arguments: &[&str]) -> Output {
         let mut command = Command::new(program);
-        command.args(arguments).current_dir(&self.directory);
+        command.args(arguments).current_dir(&*self.directory);
         self.network.inside("sandbox", || command.output()).expect(program)
     }
 
@@ -168,20 +192,13 @@ impl World {
         assert_eq!((info["open"].as_u64(), info["heldBytes"].as_u64()), (Some(0), Some(0)), "{info}");
         assert_eq!(self.gate.files(), self.gate.files_at_first, "files of connections that are over");
         let names = self.network.names();
-        let directory = self.directory.clone();
+        let directory = self.directory.to_path_buf();
         drop(self);
         assert!(
             names.iter().all(|name| !std::path::Path::new("/run/netns").join(name).exists()),
             "namespaces are left"
         );
         assert!(!directory.exists(), "files are left");
-    }
-}
-
-impl Drop for World {
-    fn drop(&mut self) {
-        self.gate.stop();
-        let _ = std::fs::remove_dir_all(&self.directory);
     }
 }
 

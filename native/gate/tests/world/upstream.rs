@@ -146,7 +146,7 @@ impl TlsServer {
         let (certificate, key) = world.certificate();
         let mut command = Command::new("openssl");
         command.args(["s_server", "-quiet", "-WWW", "-accept", at, "-cert", &certificate, "-key", &key]).args(more);
-        command.current_dir(&world.directory).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+        command.current_dir(&*world.directory).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
         let child = world.network.inside("far", || command.spawn()).expect("openssl");
         let address: SocketAddr = at.parse().expect(at);
         wait_for("the server", || world.network.inside("far", || TcpStream::connect(address).is_ok()));
