@@ -197,11 +197,15 @@ describe('a removal', () => {
       await put('under', 'under');
       const unnamed = await layerOfFiles(server().data, { files: { 'opt/unneeded': 'x' } });
       const sandbox = await server().sandbox({ toolkits: ['under'] });
-      await sandbox.runShell('mkdir /made; head -c 60000000 /dev/urandom > /made/noise; sha256sum /made/noise > /made/sum');
+      await sandbox.runShell(
+        'mkdir /made; head -c 60000000 /dev/urandom > /made/noise; sha256sum /made/noise > /made/sum',
+      );
       let isPacked = false;
       let removing: Promise<void> | undefined;
       const onProgress = (): void => void (removing ??= server().client.environments.remove('under'));
-      const packing = sandbox.packDiff({ name: 'packed', kind: 'environment', onProgress }).finally(() => (isPacked = true));
+      const packing = sandbox
+        .packDiff({ name: 'packed', kind: 'environment', onProgress })
+        .finally(() => (isPacked = true));
       const gone: string[] = [];
       while (!isPacked) gone.push(...(await prune()).layers.map(({ layer }) => layer));
       expect(gone).toEqual(unnamed.layers);
