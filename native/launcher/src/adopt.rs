@@ -12,6 +12,7 @@ use crate::failure::errno_name;
 use crate::launcher::Launcher;
 use crate::node::Node;
 use crate::poller::Token;
+use crate::profile::Profile;
 use crate::record::{self, Exit, Record};
 use crate::request::Lower;
 use crate::sandbox::{Ending, Phase, Sandbox};
@@ -75,6 +76,7 @@ impl Launcher {
             net_identity: record.net_identity,
             process,
             lower: record.lower,
+            profile: record.profile,
             is_adopted: true,
             created_at_ms: record.created_at_ms,
             phase,
@@ -112,6 +114,7 @@ impl Launcher {
                 net_identity: None,
                 process: None,
                 lower: Lower::default(),
+                profile: Profile::default(),
                 is_adopted: false,
                 created_at_ms: 0,
                 phase: Phase::Blank,

@@ -14,6 +14,7 @@ use crate::launcher::Launcher;
 use crate::namespaces::Namespaces;
 use crate::node::Node;
 use crate::poller::Token;
+use crate::profile::Profile;
 use crate::record::{self, Record, now_ms};
 use crate::request::{Create, Limits, Lower};
 use crate::sandbox::{Caller, Ending, Phase, Sandbox, Starting, blank_socket_name, socket_name_of};
@@ -34,7 +35,8 @@ impl Launcher {
     pub fn start_waiting(&mut self, now: Instant) {
         let limit = MAX_STARTING_PER_CPU * self.node.cpus.len();
         while let Some((_, create)) = self.waiting.front() {
-            if self.starting >= limit && !self.blanks.serves(&create.lower) {
+            let is_at_hand = create.profile == Profile::default() && self.blanks.serves(&create.lower);
+            if self.starting >= limit && !is_at_hand {
                 return;
             }
             let Some((caller, create)) = self.waiting.pop_front() else { return };
@@ -48,7 +50,7 @@ impl Launcher {
         if let Some(present) = self.find(&create.id) {
             return match &present.phase {
                 // The answer to an earlier try was lost.
-                Phase::Live if present.lower == create.lower => {
+                Phase::Live if present.lower == create.lower && present.profile == create.profile => {
                     let answer = self.created(present);
                     self.answers.push((caller, Ok(answer)));
                     Ok(())
@@ -68,7 +70,9 @@ impl Launcher {
                 .with("current", live)
                 .with("requested", 1));
         }
-        match self.blanks.take(&create.lower) {
+        // Blanks are made before anybody is known.
+        let blank = (create.profile == Profile::default()).then(|| self.blanks.take(&create.lower)).flatten();
+        match blank {
             Some(taken) => self.attach_blank(taken, caller, &create, now),
             None => {
                 self.lowers.acquire(&create.lower)?;
@@ -95,6 +99,7 @@ impl Launcher {
             net_identity: namespaces.as_ref().and_then(|namespaces| inode_of(&namespaces.net)),
             process: None,
             lower: create.lower.clone(),
+            profile: create.profile,
             is_adopted: false,
             created_at_ms: now_ms(),
             phase: Phase::Ending(Ending::new(now)),
@@ -116,6 +121,7 @@ impl Launcher {
             net_identity: None,
             process: None,
             lower: Lower::default(),
+            profile: Profile::default(),
             is_adopted: false,
             created_at_ms: 0,
             phase: Phase::Ending(Ending::new(now)),
@@ -163,6 +169,7 @@ impl Launcher {
             }),
             None => None,
         };
+        let profile = order.map(|(_, create)| create.profile).unwrap_or_default();
         let plan = Plan {
             slot_name: &name,
             root_uid: self.node.uids.root_of(slot),
@@ -173,6 +180,8 @@ impl Launcher {
             namespaces: namespaces.as_ref(),
             volume: &self.node.volume,
             templates: &self.node.templates,
+            profile,
+            request_filter: self.node.request_filter(profile),
             cgroups: &self.node.cgroups,
             has_oom_adjustment: self.node.has_oom_adjustment,
             content,
@@ -319,6 +328,7 @@ pub fn write_record(node: &Node, sandbox: &Sandbox, exit: Option<record::Exit>) 
         pid_identity: sandbox.pid_identity,
         net_identity: sandbox.net_identity,
         lower: sandbox.lower.clone(),
+        profile: sandbox.profile,
         created_at_ms: sandbox.created_at_ms,
         exit,
     };

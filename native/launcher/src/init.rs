@@ -29,9 +29,11 @@ use rustix::thread::CpuSet;
 
 use crate::cgroup;
 use crate::namespaces::{self, Namespaces};
+use crate::profile::Profile;
 use crate::rootfs;
+use crate::seccomp_program::Instruction;
 use crate::sys::mount::{self, Attr, Value};
-use crate::sys::{Errno, Result, process};
+use crate::sys::{Errno, Result, confinement, process};
 use crate::templates::{CGROUPS, Templates, hidden, visible_hierarchies};
 use crate::volume::Volume;
 
@@ -50,9 +52,6 @@ const MAX_OPEN_FILES: u64 = 65_536;
 const CORE_BYTES: u64 = 1;
 const LOCKED_BYTES: u64 = 8 << 20;
 const STACK_BYTES: u64 = 8 << 20;
-
-/// Lets the owner of a user namespace lift the limits that the kernel sets on what it may make; nothing else of it works outside the host.
-const CAP_SYS_RESOURCE: u64 = 24;
 
 /// What a blank is called.
 const NAMELESS: &str = "localhost";
@@ -119,6 +118,9 @@ pub struct Plan<'a> {
     pub namespaces: Option<&'a Namespaces>,
     pub volume: &'a Volume,
     pub templates: &'a Templates,
+    pub profile: Profile,
+    /// What programs may ask of descriptors.
+    pub request_filter: &'a [Instruction],
     pub cgroups: &'a cgroup::Cgroups,
     pub has_oom_adjustment: bool,
     /// `None` for a blank, which gets it later.
@@ -189,6 +191,7 @@ fn become_sandbox(plan: &Plan<'_>) -> std::result::Result<OwnedFd, (Stage, Errno
     if let Some(content) = &plan.content {
         let root = rootfs::assemble(content.lower, user.as_fd(), &upper).map_err(at(Stage::Root))?;
         rootfs::enter_alone(&root).map_err(at(Stage::Root))?;
+        plan.templates.covers.lay(plan.profile.rules().covered).map_err(at(Stage::Mounts))?;
         rustix::system::sethostname(content.hostname.as_bytes()).map_err(at(Stage::Identity))?;
         if let Some(cpus) = content.cpus {
             rustix::thread::sched_setaffinity(None, cpus).map_err(at(Stage::Limits))?;
@@ -200,7 +203,7 @@ fn become_sandbox(plan: &Plan<'_>) -> std::result::Result<OwnedFd, (Stage, Errno
     rustix::process::setsid().map_err(at(Stage::Identity))?;
     process::reset_signals();
     set_limits().map_err(at(Stage::Limits))?;
-    enter_user(user.as_raw_fd()).map_err(at(Stage::Privileges))?;
+    enter_user(user.as_raw_fd(), plan).map_err(at(Stage::Privileges))?;
     Ok(score)
 }
 
@@ -227,7 +230,7 @@ fn mount_system(plan: &Plan<'_>, proc: &OwnedFd, user: BorrowedFd<'_>) -> Result
         mount::attach(mount::create("cgroup", &flags, shown)?, CWD, &path)?;
     }
 
-    let devices = mount::duplicate_mapped(&plan.templates.devices, user, Attr::MOUNT_ATTR_RDONLY)?;
+    let devices = mount::duplicate_mapped(plan.templates.devices_of(plan.profile), user, Attr::MOUNT_ATTR_RDONLY)?;
     mount::attach(&devices, CWD, c"/dev")?;
     let owner = plan.root_uid.to_string();
     let tty = (plan.root_uid + TTY_GROUP).to_string();
@@ -266,12 +269,17 @@ fn set_limits() -> Result<()> {
     process::limit_resource(libc::RLIMIT_STACK, STACK_BYTES, u64::MAX)
 }
 
-/// Enters the user namespace and becomes its root: from here on this process is an ordinary user of the host.
-fn enter_user(user: i32) -> Result<()> {
+/// Enters the user namespace and becomes its root, bound by the profile: from here on this process is an ordinary user of the host.
+fn enter_user(user: i32, plan: &Plan<'_>) -> Result<()> {
+    let rules = plan.profile.rules();
     process::enter(process::borrow_fixed(user), libc::CLONE_NEWUSER)?;
     process::become_namespace_root()?;
-    process::drop_bounding(CAP_SYS_RESOURCE)?;
-    process::join_new_session_keyring()
+    process::limit_bounding(|capability| rules.capabilities.contains(capability))?;
+    process::join_new_session_keyring()?;
+    if rules.has_no_new_privileges {
+        process::forbid_new_privileges()?;
+    }
+    confinement::filter_system_calls(plan.request_filter)
 }
 
 /// Waits until the launcher has written down what it needs to find this process again. The end of the launcher is the end of the attempt: it is

@@ -10,6 +10,9 @@ use crate::cgroup::{self, Cgroups};
 use crate::data_dir::{DataDir, open_host_directory};
 use crate::failure::errno_name;
 use crate::options::Serve;
+use crate::profile::Profile;
+use crate::request_filter;
+use crate::seccomp_program::Instruction;
 use crate::sys::{Errno, process};
 use crate::templates::{self, Templates};
 use crate::uid_range::{Claimant, TABLE, Table, UidRange};
@@ -23,6 +26,7 @@ pub struct Node {
     pub volume: Volume,
     pub cgroups: Cgroups,
     pub templates: Templates,
+    request_filters: [Vec<Instruction>; Profile::ALL.len()],
     pub uids: UidRange,
     pub aether: OwnedFd,
     /// The host's /proc.
@@ -77,6 +81,7 @@ impl Node {
             volume,
             cgroups,
             templates,
+            request_filters: Profile::ALL.map(|profile| request_filter::program(profile.rules().nested_users)),
             uids,
             aether,
             proc,
@@ -90,6 +95,12 @@ impl Node {
             _shown_network: shown_network,
             _lock: lock,
         })
+    }
+
+    /// What programs of this profile may ask of descriptors.
+    pub fn request_filter(&self, profile: Profile) -> &[Instruction] {
+        let at = Profile::ALL.iter().position(|other| *other == profile).unwrap_or_default();
+        &self.request_filters[at]
     }
 
     /// A name for a slot in cgroups and on the volume.

@@ -6,6 +6,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use rustix::fs::{AtFlags, Dir, Mode, OFlags, openat, renameat, unlinkat};
 use serde::{Deserialize, Serialize};
 
+use crate::profile::Profile;
 use crate::request::{Digest, Lower, MAX_LAYERS, SandboxId};
 use crate::sys::clone::Ending;
 use crate::sys::{Errno, Result};
@@ -53,6 +54,7 @@ pub struct Record {
     /// The inode of its network namespace. Without one, as in records of launchers that did not write it down, it gets no uplink.
     pub net_identity: Option<u64>,
     pub lower: Lower,
+    pub profile: Profile,
     pub created_at_ms: u64,
     pub exit: Option<Exit>,
 }
@@ -71,6 +73,9 @@ struct Stored {
     layers: Vec<String>,
     #[serde(skip_serializing_if = "Option::is_none", default)]
     set: Option<String>,
+    /// Records without one are of launchers that knew one way only.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    profile: Option<String>,
     created_at_ms: u64,
     #[serde(skip_serializing_if = "Option::is_none", default)]
     exit: Option<Exit>,
@@ -86,6 +91,7 @@ impl Record {
             Some(set) => Some(Digest::parse(set)?),
             None => None,
         };
+        let profile = stored.profile.as_deref().map_or(Some(Profile::default()), Profile::parse)?;
         let is_sound = stored.version == VERSION
             && file_name.strip_suffix(SUFFIX) == Some(id.as_str())
             && stored.pid > 1
@@ -99,6 +105,7 @@ impl Record {
             pid_identity: stored.pid_identity,
             net_identity: stored.net_identity,
             lower: Lower { layers, set },
+            profile,
             created_at_ms: stored.created_at_ms,
             exit: stored.exit,
         })
@@ -115,6 +122,7 @@ impl Record {
             net_identity: self.net_identity,
             layers: self.lower.layers.iter().map(Digest::to_string).collect(),
             set: self.lower.set.as_ref().map(Digest::to_string),
+            profile: Some(self.profile.name().to_owned()),
             created_at_ms: self.created_at_ms,
             exit: self.exit,
         };
@@ -189,6 +197,7 @@ mod tests {
                 layers: vec![Digest::parse(&format!("sha256:{}", "a".repeat(64))).expect("a digest")],
                 set: Digest::parse(&format!("sha256:{}", "b".repeat(64))),
             },
+            profile: Profile::Strict,
             created_at_ms: 5,
             exit: Some(Exit { exit_code: None, signal: Some(9), oom_kills: 1 }),
         }
@@ -198,6 +207,15 @@ mod tests {
     fn a_record_survives_its_file() {
         let bytes = record().to_bytes().expect("bytes");
         assert_eq!(Record::parse("a1.json", &bytes), Some(record()));
+    }
+
+    #[test]
+    fn a_record_without_a_profile_is_of_the_default_one() {
+        let text = String::from_utf8(record().to_bytes().expect("bytes")).expect("text");
+        let old = text.replace(r#""profile":"strict","#, "");
+        assert_ne!(old, text);
+        let read = Record::parse("a1.json", old.as_bytes());
+        assert_eq!(read, Some(Record { profile: Profile::Default, ..record() }));
     }
 
     #[test]
@@ -219,6 +237,7 @@ mod tests {
             (r#""pid":77"#, r#""pid":-1"#),
             (r#""version":1"#, r#""version":2"#),
             (r#""slot":3"#, r#""slot":3,"path":"/etc""#),
+            (r#""profile":"strict""#, r#""profile":"lax""#),
             ("sha256:", "sha256:../"),
         ] {
             let text = String::from_utf8(bytes.clone()).expect("text").replace(from, to);

@@ -6,6 +6,7 @@ use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
 use crate::failure::Failure;
+use crate::profile::Profile;
 
 pub const MAX_ID_LENGTH: usize = 24;
 pub const MAX_HOSTNAME_LENGTH: usize = 63;
@@ -112,6 +113,7 @@ pub struct Create {
     pub lower: Lower,
     pub hostname: String,
     pub limits: Limits,
+    pub profile: Profile,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -159,6 +161,7 @@ struct CreateParams {
     cpu_millis: u64,
     pids: u64,
     disk_bytes: u64,
+    profile: Option<String>,
 }
 
 /// Reads a method and the text of its params.
@@ -218,6 +221,7 @@ fn create(params: CreateParams) -> Result<Create, Failure> {
             return Err(Failure::invalid(field, &format!("must be {} to {}", range.start(), range.end())));
         }
     }
+    let profile = params.profile.map_or(Some(Profile::default()), |name| Profile::parse(&name));
     Ok(Create {
         id: sandbox(&params.id)?,
         lower: Lower { layers, set },
@@ -228,6 +232,7 @@ fn create(params: CreateParams) -> Result<Create, Failure> {
             pids: params.pids,
             disk_bytes: params.disk_bytes,
         },
+        profile: profile.ok_or_else(|| Failure::invalid("profile", "is none of strict, default and builder"))?,
     })
 }
 
@@ -334,6 +339,22 @@ mod tests {
         let Ok(Request::Create(create)) = parse("sandbox.create", &params.to_string()) else { panic!("not read") };
         assert_eq!(create.lower.layers.len(), 2);
         assert_eq!(create.lower.set.map(|set| set.to_string()), Some(digests[2].clone()));
+    }
+
+    #[test]
+    fn a_profile_is_one_of_the_table_and_need_not_be_given() {
+        let mut params = create_params();
+        let profile = |params: &serde_json::Value| match parse("sandbox.create", &params.to_string()) {
+            Ok(Request::Create(create)) => create.profile,
+            other => panic!("{other:?}"),
+        };
+        assert_eq!(profile(&params), Profile::Default);
+        for known in Profile::ALL {
+            params["profile"] = known.name().into();
+            assert_eq!(profile(&params), known);
+        }
+        params["profile"] = "root".into();
+        assert_eq!(refused_field(&params), "profile");
     }
 
     #[test]

@@ -10,6 +10,7 @@ use std::os::fd::OwnedFd;
 use std::time::Instant;
 
 use crate::failure::Failure;
+use crate::profile::Profile;
 use crate::record::Exit;
 use crate::request::{Lower, SandboxId};
 use crate::sys::clone::Process;
@@ -32,6 +33,7 @@ pub struct Sandbox {
     /// `None` once the process is gone.
     pub process: Option<Process>,
     pub lower: Lower,
+    pub profile: Profile,
     /// An earlier launcher made it.
     pub is_adopted: bool,
     pub created_at_ms: u64,

@@ -1,5 +1,7 @@
 //! Programs that judge system calls: what they are put together from (seccomp(2), linux/filter.h).
 
+use crate::sys::Errno;
+
 /// One instruction of classic BPF (`struct sock_filter`).
 pub type Instruction = libc::sock_filter;
 
@@ -17,6 +19,7 @@ pub const THIRD_ARGUMENT: u32 = 32;
 
 const LOAD: u16 = 0x20;
 const RETURN: u16 = 0x06;
+const JUMP: u16 = 0x05;
 pub const JUMP_IF_EQUAL: u16 = 0x15;
 pub const JUMP_IF_AT_LEAST: u16 = 0x35;
 pub const JUMP_IF_ANY_BIT: u16 = 0x45;
@@ -42,6 +45,60 @@ pub fn give(verdict: u32) -> Instruction {
 /// `if value == k { verdict }`
 pub fn verdict_if(k: u32, verdict: Instruction) -> [Instruction; 2] {
     [jump(JUMP_IF_EQUAL, k, 0, 1), verdict]
+}
+
+/// Refuses with an error number.
+pub fn refuse(errno: Errno) -> Instruction {
+    give(REFUSE | (errno.raw_os_error() as u32 & 0xFFFF))
+}
+
+/// What becomes of the values of one range: instructions that end in a verdict on every way.
+pub struct Range {
+    pub first: u32,
+    pub last: u32,
+    pub then: Vec<Instruction>,
+}
+
+/// Decides on the value that is loaded, as a binary tree over the ranges, which are sorted and do not overlap. What is in none is `otherwise`.
+pub fn decide(ranges: Vec<Range>, otherwise: Instruction) -> Vec<Instruction> {
+    let mut segments: Vec<(u32, Vec<Instruction>)> = Vec::new();
+    let mut push = |first: u32, then: Vec<Instruction>| match segments.last() {
+        Some((_, before)) if is_same(before, &then) => {}
+        _ => segments.push((first, then)),
+    };
+    let mut next = Some(0);
+    for range in ranges {
+        if next.is_some_and(|next| next < range.first) {
+            push(next.unwrap_or(0), vec![otherwise]);
+        }
+        push(range.first, range.then);
+        next = range.last.checked_add(1);
+    }
+    if let Some(next) = next {
+        push(next, vec![otherwise]);
+    }
+    tree(&segments)
+}
+
+/// `segments` is not empty; each begins at its value and ends where the next one begins.
+fn tree(segments: &[(u32, Vec<Instruction>)]) -> Vec<Instruction> {
+    let (below, from) = segments.split_at(segments.len() / 2);
+    if below.is_empty() {
+        return from[0].1.clone();
+    }
+    let (left, right) = (tree(below), tree(from));
+    let mut program = match u8::try_from(left.len()) {
+        Ok(length) => vec![jump(JUMP_IF_AT_LEAST, from[0].0, length, 0)],
+        Err(_) => vec![jump(JUMP_IF_AT_LEAST, from[0].0, 0, 1), jump(JUMP, left.len() as u32, 0, 0)],
+    };
+    program.extend(left);
+    program.extend(right);
+    program
+}
+
+fn is_same(one: &[Instruction], other: &[Instruction]) -> bool {
+    let parts = |it: &Instruction| (it.code, it.jt, it.jf, it.k);
+    one.iter().map(parts).eq(other.iter().map(parts))
 }
 
 pub fn number(call: libc::c_long) -> u32 {
@@ -76,8 +133,39 @@ pub fn judge(program: &[Instruction], architecture: u32, call: u32, arguments: [
             JUMP_IF_AT_LEAST => value >= k,
             JUMP_IF_ANY_BIT => value & k != 0,
             RETURN => return k,
+            JUMP => {
+                at += k as usize;
+                continue;
+            }
             other => panic!("no such instruction: {other}"),
         };
         at += usize::from(if is_met { jt } else { jf });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn range(first: u32, last: u32, verdict: u32) -> Range {
+        Range { first, last, then: vec![give(verdict)] }
+    }
+
+    #[test]
+    fn values_are_decided_by_the_range_that_they_are_in() {
+        let far = (0..600).map(|i| range(1_000 + 2 * i, 1_000 + 2 * i, 100 + i));
+        let mut ranges = vec![range(0, 0, 1), range(5, 9, 2), range(10, 12, 2)];
+        ranges.extend(far);
+        ranges.push(range(u32::MAX, u32::MAX, 3));
+        let mut program = begin(give(9));
+        program.extend(decide(ranges, give(7)));
+        let judge = |value| judge(&program, NATIVE, value, [0; 3]);
+        for (value, verdict) in [(0, 1), (1, 7), (4, 7), (5, 2), (9, 2), (12, 2), (13, 7), (1_000, 100), (1_001, 7)] {
+            assert_eq!(judge(value), verdict, "{value}");
+        }
+        for i in 0..600 {
+            assert_eq!((judge(1_000 + 2 * i), judge(1_001 + 2 * i)), (100 + i, 7));
+        }
+        assert_eq!((judge(u32::MAX - 1), judge(u32::MAX)), (7, 3));
     }
 }

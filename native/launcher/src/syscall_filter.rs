@@ -4,14 +4,14 @@
 //! Root of a sandbox is an ordinary user of the host, and most of what is dangerous is refused to it anyway. The filter takes away what the kernel
 //! offers to ordinary users, and to root of a nested user namespace, and what has been a way out of containers again and again.
 
+use std::collections::BTreeMap;
+
 use crate::seccomp_program::{
-    ALLOW, FIRST_ARGUMENT, Instruction, JUMP_IF_AT_LEAST, JUMP_IF_EQUAL, REFUSE, SECOND_ARGUMENT, THIRD_ARGUMENT,
-    begin, give, jump, load, number, verdict_if,
+    ALLOW, FIRST_ARGUMENT, Instruction, JUMP_IF_AT_LEAST, JUMP_IF_EQUAL, Range, SECOND_ARGUMENT, THIRD_ARGUMENT, begin,
+    decide, give, jump, load, number, refuse, verdict_if,
 };
 use crate::sys::Errno;
-
-/// On x86-64, numbers from here on are of the x32 interface.
-const X32: u32 = 0x4000_0000;
+use crate::syscalls::{FORBIDDEN, FORBIDDEN_HERE, KNOWN, KNOWN_BY_NUMBER, KNOWN_HERE, KNOWN_HERE_BY_NUMBER};
 
 const AF_NETLINK: u32 = libc::AF_NETLINK as u32;
 /// What programs talk. Others have no place in a sandbox; AF_VSOCK, which knows no namespaces, would reach the hypervisor of the node.
@@ -20,8 +20,9 @@ const FAMILIES: [u32; 4] = [libc::AF_UNIX as u32, libc::AF_INET as u32, libc::AF
 const NETLINK_PROTOCOLS: [u32; 3] =
     [libc::NETLINK_ROUTE as u32, libc::NETLINK_SOCK_DIAG as u32, libc::NETLINK_KOBJECT_UEVENT as u32];
 
-/// What aether is in every sandbox. (In a pid namespace inside, it is that one's first process.)
-const PID_1: u32 = 1;
+/// The threads of aether have ids up to this one: it is the first process, and starts its other thread before any program. The making of a sandbox may
+/// have used up an id between. (In a pid namespace inside, they are those of its first processes.)
+const LAST_OF_AETHER: u32 = 3;
 
 /// Limits and scheduling of the process that the first argument names. Root of the sandbox has aether's user: without descriptors, memory or time
 /// aether would break, which looks like a fault of the platform, or starve, and no timeout of a command would come. A process names itself by 0.
@@ -33,90 +34,32 @@ const OF_A_PROCESS: [libc::c_long; 5] = [
     libc::SYS_sched_setscheduler,
 ];
 
+const IOPRIO_WHO_USER: u32 = 3;
+
 /// The one keyctl that the launcher itself needs, to give a sandbox its own session keyring.
 const KEYCTL_JOIN_SESSION_KEYRING: u32 = 1;
 
-/// Refused as if the kernel did not have them: programs know how to do without.
-const ABSENT: [libc::c_long; 4] =
-    [libc::SYS_io_uring_setup, libc::SYS_io_uring_enter, libc::SYS_io_uring_register, libc::SYS_kexec_load];
-
-/// Refused as not permitted.
-const FORBIDDEN: &[libc::c_long] = &[
-    // Programs in the kernel, and looking into it.
-    libc::SYS_bpf,
-    libc::SYS_perf_event_open,
-    libc::SYS_lookup_dcookie,
-    libc::SYS_syslog,
-    // Faults handled by programs stretch races in the kernel.
-    libc::SYS_userfaultfd,
-    // Keyrings are only partly bound to namespaces.
-    libc::SYS_add_key,
-    libc::SYS_request_key,
-    // Files by handle, past every directory's permissions.
-    libc::SYS_open_by_handle_at,
-    // Of the machine as a whole.
-    libc::SYS_init_module,
-    libc::SYS_finit_module,
-    libc::SYS_delete_module,
-    libc::SYS_kexec_file_load,
-    libc::SYS_reboot,
-    libc::SYS_swapon,
-    libc::SYS_swapoff,
-    libc::SYS_acct,
-    libc::SYS_quotactl,
-    libc::SYS_quotactl_fd,
-    libc::SYS_settimeofday,
-    libc::SYS_clock_settime,
-    libc::SYS_clock_adjtime,
-    libc::SYS_adjtimex,
-    libc::SYS_nfsservctl,
-    libc::SYS_vhangup,
-    // Memory of other nodes and other processes' pages.
-    libc::SYS_move_pages,
-    libc::SYS_migrate_pages,
-    libc::SYS_fanotify_init,
-];
-
-#[cfg(target_arch = "x86_64")]
-const FORBIDDEN_HERE: &[libc::c_long] = &[
-    libc::SYS_iopl,
-    libc::SYS_ioperm,
-    libc::SYS_modify_ldt,
-    libc::SYS_uselib,
-    libc::SYS_ustat,
-    libc::SYS_sysfs,
-    libc::SYS__sysctl,
-];
-#[cfg(target_arch = "aarch64")]
-const FORBIDDEN_HERE: &[libc::c_long] = &[];
-
-fn refuse(errno: Errno) -> Instruction {
-    give(REFUSE | (errno.raw_os_error() as u32 & 0xFFFF))
-}
-
 /// The whole program.
 pub fn program() -> Vec<Instruction> {
+    let allowed = [KNOWN, KNOWN_BY_NUMBER, KNOWN_HERE, KNOWN_HERE_BY_NUMBER].concat();
+    let forbidden = [FORBIDDEN, FORBIDDEN_HERE].concat();
+    let mut calls: BTreeMap<u32, Vec<Instruction>> = BTreeMap::new();
+    calls.extend(allowed.into_iter().map(|call| (number(call), vec![give(ALLOW)])));
+    calls.extend(forbidden.into_iter().map(|call| (number(call), vec![refuse(Errno::PERM)])));
+    calls.extend(OF_A_PROCESS.map(|call| (number(call), process_check(FIRST_ARGUMENT))));
+    calls.extend(
+        [
+            (libc::SYS_socket, socket_check()),
+            (libc::SYS_socketpair, socket_check()),
+            (libc::SYS_keyctl, keyctl_check()),
+            (libc::SYS_setpriority, priority_check(libc::PRIO_USER)),
+            (libc::SYS_ioprio_set, priority_check(IOPRIO_WHO_USER)),
+        ]
+        .map(|(call, check)| (number(call), check)),
+    );
+    let ranges = calls.into_iter().map(|(call, then)| Range { first: call, last: call, then }).collect();
     let mut program = begin(refuse(Errno::NOSYS));
-    program.extend([jump(JUMP_IF_AT_LEAST, X32, 0, 1), refuse(Errno::NOSYS)]);
-    for call in ABSENT {
-        program.extend(verdict_if(number(call), refuse(Errno::NOSYS)));
-    }
-    for call in FORBIDDEN.iter().chain(FORBIDDEN_HERE) {
-        program.extend(verdict_if(number(*call), refuse(Errno::PERM)));
-    }
-    let of_a_process = OF_A_PROCESS.map(|call| (call, process_check(FIRST_ARGUMENT)));
-    let others = [
-        (libc::SYS_socket, socket_check()),
-        (libc::SYS_socketpair, socket_check()),
-        (libc::SYS_keyctl, keyctl_check()),
-        (libc::SYS_setpriority, priority_check()),
-    ];
-    for (call, check) in others.into_iter().chain(of_a_process) {
-        let length = u8::try_from(check.len()).unwrap_or(u8::MAX);
-        program.push(jump(JUMP_IF_EQUAL, number(call), 0, length));
-        program.extend(check);
-    }
-    program.push(give(ALLOW));
+    program.extend(decide(ranges, refuse(Errno::NOSYS)));
     program
 }
 
@@ -141,16 +84,19 @@ fn keyctl_check() -> Vec<Instruction> {
 }
 
 fn process_check(argument: u32) -> Vec<Instruction> {
-    let mut check = vec![load(argument)];
-    check.extend(verdict_if(PID_1, refuse(Errno::PERM)));
-    check.push(give(ALLOW));
-    check
+    vec![
+        load(argument),
+        jump(JUMP_IF_AT_LEAST, LAST_OF_AETHER + 1, 1, 0),
+        jump(JUMP_IF_EQUAL, 0, 0, 1),
+        give(ALLOW),
+        refuse(Errno::PERM),
+    ]
 }
 
 /// Also not by all processes of a user. (aether leads its process group, which has its number.)
-fn priority_check() -> Vec<Instruction> {
+fn priority_check(of_user: u32) -> Vec<Instruction> {
     let mut check = vec![load(FIRST_ARGUMENT)];
-    check.extend(verdict_if(libc::PRIO_USER, refuse(Errno::PERM)));
+    check.extend(verdict_if(of_user, refuse(Errno::PERM)));
     check.extend(process_check(SECOND_ARGUMENT));
     check
 }
@@ -158,7 +104,8 @@ fn priority_check() -> Vec<Instruction> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::seccomp_program::{self, NATIVE};
+    use crate::seccomp_program::{self, NATIVE, REFUSE};
+    use crate::syscalls::ABSENT;
 
     fn judge(architecture: u32, call: u32, arguments: [u32; 3]) -> u32 {
         seccomp_program::judge(&program(), architecture, call, arguments)
@@ -177,16 +124,39 @@ mod tests {
             libc::SYS_ptrace,
             libc::SYS_mount,
             libc::SYS_setns,
-            9_999,
+            libc::SYS_ioctl,
         ] {
             assert_eq!(judge(NATIVE, number(call), [0; 3]), ALLOW, "{call}");
         }
     }
 
     #[test]
+    fn calls_that_nobody_knows_do_not_exist() {
+        for call in [470, 500, 9_999, 0x3FFF_FFFF, u32::MAX] {
+            assert_eq!(judge(NATIVE, call, [0; 3]), refused(Errno::NOSYS), "{call}");
+        }
+    }
+
+    #[test]
+    fn no_call_is_in_two_lists() {
+        let lists = [KNOWN, KNOWN_BY_NUMBER, KNOWN_HERE, KNOWN_HERE_BY_NUMBER, FORBIDDEN, FORBIDDEN_HERE, ABSENT];
+        let mut calls = lists.concat();
+        calls.sort_unstable();
+        let all = calls.len();
+        calls.dedup();
+        assert_eq!(calls.len(), all);
+    }
+
+    #[test]
+    fn the_program_stays_small() {
+        let program = program();
+        assert!(program.len() < 400, "{}", program.len());
+    }
+
+    #[test]
     fn every_listed_call_is_refused() {
         for call in ABSENT {
-            assert_eq!(judge(NATIVE, number(call), [0; 3]), refused(Errno::NOSYS), "{call}");
+            assert_eq!(judge(NATIVE, number(*call), [0; 3]), refused(Errno::NOSYS), "{call}");
         }
         for call in FORBIDDEN.iter().chain(FORBIDDEN_HERE) {
             assert_eq!(judge(NATIVE, number(*call), [0; 3]), refused(Errno::PERM), "{call}");
@@ -216,10 +186,12 @@ mod tests {
     }
 
     #[test]
-    fn limits_and_scheduling_of_pid_1_are_not_to_be_had() {
+    fn limits_and_scheduling_of_aether_are_not_to_be_had() {
         for call in OF_A_PROCESS.map(number) {
-            assert_eq!(judge(NATIVE, call, [1, 7, 1]), refused(Errno::PERM), "{call}");
-            for pid in [0, 2, u32::MAX] {
+            for id in 1..=LAST_OF_AETHER {
+                assert_eq!(judge(NATIVE, call, [id, 7, 1]), refused(Errno::PERM), "{call}");
+            }
+            for pid in [0, LAST_OF_AETHER + 1, u32::MAX] {
                 assert_eq!(judge(NATIVE, call, [pid, 7, 1]), ALLOW, "{call}");
             }
         }
@@ -231,6 +203,8 @@ mod tests {
             (libc::PRIO_PGRP, 7, ALLOW),
         ] {
             assert_eq!(judge(NATIVE, number(libc::SYS_setpriority), [which, who, 5]), verdict);
+            // The same kinds, counted from 1.
+            assert_eq!(judge(NATIVE, number(libc::SYS_ioprio_set), [which + 1, who, 5]), verdict);
         }
     }
 
@@ -238,6 +212,6 @@ mod tests {
     fn other_interfaces_of_the_processor_are_absent() {
         assert_eq!(judge(0x4000_0003, 1, [0; 3]), refused(Errno::NOSYS));
         #[cfg(target_arch = "x86_64")]
-        assert_eq!(judge(NATIVE, X32 | 1, [0; 3]), refused(Errno::NOSYS));
+        assert_eq!(judge(NATIVE, 0x4000_0001, [0; 3]), refused(Errno::NOSYS));
     }
 }

@@ -6,11 +6,16 @@ use std::os::fd::{AsFd, OwnedFd};
 use rustix::fs::{AtFlags, CWD, FileType, Mode, chmodat, makedev, mkdirat, mknodat, symlinkat};
 
 use crate::cgroup::Cgroups;
+use crate::covers::Covers;
+use crate::profile::Profile;
 use crate::sys::mount::{self, Attr, Value};
 use crate::sys::{Errno, Result, process};
 
-/// Character devices: name, major, minor.
-const DEVICES: [(&str, u32, u32); 6] =
+/// A character device: name, major, minor.
+pub type Device = (&'static str, u32, u32);
+
+/// What every sandbox has.
+const DEVICES: [Device; 6] =
     [("null", 1, 3), ("zero", 1, 5), ("full", 1, 7), ("random", 1, 8), ("urandom", 1, 9), ("tty", 5, 0)];
 const LINKS: [(&str, &str); 5] = [
     ("fd", "/proc/self/fd"),
@@ -25,7 +30,7 @@ pub const CGROUPS: &std::ffi::CStr = c"/sys/fs/cgroup";
 /// Where the new root is attached before it becomes the root.
 pub const NEW_ROOT: &std::ffi::CStr = c"/new";
 
-fn small_tmpfs(attributes: Attr) -> Result<OwnedFd> {
+pub fn small_tmpfs(attributes: Attr) -> Result<OwnedFd> {
     let settings = [("mode", Value::Text("0755")), ("size", Value::Text("64k")), ("nr_inodes", Value::Text("64"))];
     mount::create("tmpfs", &settings, attributes)
 }
@@ -35,26 +40,41 @@ fn directories(root: &OwnedFd, names: &[&str]) -> Result<()> {
 }
 
 pub struct Templates {
-    pub devices: OwnedFd,
+    devices: OwnedFd,
+    /// For profiles that have more of them.
+    further_devices: Vec<(Profile, OwnedFd)>,
+    pub covers: Covers,
     /// Only for v1: the hierarchies' directories.
     pub cgroup_skeleton: Option<OwnedFd>,
 }
 
 impl Templates {
     pub fn new(cgroups: &Cgroups) -> Result<Self> {
+        let has_more = |profile: &Profile| !profile.rules().devices.is_empty();
+        let further = Profile::ALL.into_iter().filter(has_more);
         Ok(Self {
-            devices: devices()?,
+            devices: devices(&[])?,
+            further_devices: further
+                .map(|profile| Ok((profile, devices(profile.rules().devices)?)))
+                .collect::<Result<_>>()?,
+            covers: Covers::new()?,
             cgroup_skeleton: if cgroups.version() == 1 { Some(cgroup_skeleton(cgroups)?) } else { None },
         })
     }
+
+    /// The `/dev` of a profile.
+    pub fn devices_of(&self, profile: Profile) -> &OwnedFd {
+        let further = self.further_devices.iter().find(|(own, _)| *own == profile);
+        further.map_or(&self.devices, |(_, devices)| devices)
+    }
 }
 
-fn devices() -> Result<OwnedFd> {
+fn devices(further: &[Device]) -> Result<OwnedFd> {
     let root = small_tmpfs(Attr::MOUNT_ATTR_NOSUID | Attr::MOUNT_ATTR_NOEXEC)?;
-    for (name, major, minor) in DEVICES {
-        mknodat(&root, name, FileType::CharacterDevice, Mode::from_raw_mode(0o666), makedev(major, minor))?;
+    for (name, major, minor) in DEVICES.iter().chain(further) {
+        mknodat(&root, *name, FileType::CharacterDevice, Mode::from_raw_mode(0o666), makedev(*major, *minor))?;
         // mknod obeys the umask.
-        chmodat(&root, name, Mode::from_raw_mode(0o666), AtFlags::empty())?;
+        chmodat(&root, *name, Mode::from_raw_mode(0o666), AtFlags::empty())?;
     }
     for (name, target) in LINKS {
         symlinkat(target, &root, name)?;

@@ -54,6 +54,11 @@ pub fn duplicate(mount: impl AsFd) -> Result<OwnedFd> {
     )
 }
 
+/// A mount of what is at `name` in another, attached nowhere.
+pub fn duplicate_below(mount: impl AsFd, name: &CStr) -> Result<OwnedFd> {
+    open_tree(mount, name, OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC)
+}
+
 /// A second mount in which owners appear shifted by the mapping of the user namespace.
 pub fn duplicate_mapped(
     mount: impl AsFd,

@@ -90,10 +90,25 @@ pub fn die_with_parent() -> Result<()> {
     if rustix::process::getppid() == parent { Ok(()) } else { Err(super::Errno::SRCH) }
 }
 
-/// Takes a capability from everything that this process will ever execute in its user namespace.
-pub fn drop_bounding(capability: libc::c_ulong) -> Result<()> {
+/// Takes all other capabilities from everything that this process will ever execute in its user namespace.
+pub fn limit_bounding(is_kept: impl Fn(u32) -> bool) -> Result<()> {
+    const MAX_CAPABILITIES: u32 = 64;
+    for capability in (0..MAX_CAPABILITIES).filter(|capability| !is_kept(*capability)) {
+        // SAFETY: no memory is passed.
+        match check(unsafe { libc::prctl(libc::PR_CAPBSET_DROP, libc::c_ulong::from(capability), 0, 0, 0) }.into()) {
+            Ok(_) => {}
+            // One that this kernel does not know.
+            Err(super::Errno::INVAL) => break,
+            Err(errno) => return Err(errno),
+        }
+    }
+    Ok(())
+}
+
+/// From here on nothing that is executed gains by setuid or by capabilities of files.
+pub fn forbid_new_privileges() -> Result<()> {
     // SAFETY: no memory is passed.
-    check(unsafe { libc::prctl(libc::PR_CAPBSET_DROP, capability, 0, 0, 0) }.into())?;
+    check(unsafe { libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) }.into())?;
     Ok(())
 }
 

@@ -94,6 +94,11 @@ static void refused(void) {
     outcome("scheduling of 1", sched_setscheduler(1, SCHED_IDLE, &(struct sched_param){0}));
     outcome("priority of 1", setpriority(PRIO_PROCESS, 1, 19));
     outcome("priority of all", setpriority(PRIO_USER, 0, 19));
+    outcome("disk priority of 1", syscall(SYS_ioprio_set, 1, 1, 3 << 13));
+    outcome("disk priority of all", syscall(SYS_ioprio_set, 3, 0, 3 << 13));
+    outcome("timers of 1", ({ int fd = open("/proc/1/timerslack_ns", O_WRONLY); fd < 0 ? -1 : write(fd, "1000000000000", 13); }));
+    outcome("limits of 2", prlimit(2, RLIMIT_NOFILE, &(struct rlimit){64, 64}, 0));
+    outcome("a call that is not known", syscall(999));
     outcome("environ of 1", open("/proc/1/environ", O_RDONLY));
     outcome("memory of 1", open("/proc/1/mem", O_RDONLY));
     outcome("descriptors of 1", opendir("/proc/1/fd") ? 0 : -1);
@@ -136,6 +141,63 @@ static void allowed(void) {
     outcome("tmp as user", open("/tmp/user", O_CREAT | O_RDWR, 0600));
     outcome("not root's", open("/denied", O_CREAT | O_RDWR, 0600));
     outcome("user namespace", unshare(CLONE_NEWUSER));
+}
+
+static void request(const char *what, int fd, unsigned long number) {
+    char buffer[4096] = {0};
+    outcome(what, ioctl(fd, number, buffer));
+}
+
+// What may be asked of descriptors, and what may not.
+static void requests(void) {
+    int root = open("/", O_RDONLY | O_DIRECTORY), file = open("/requested", O_CREAT | O_RDWR, 0600);
+    int copy = open("/copied", O_CREAT | O_RDWR, 0600), terminal = open("/dev/ptmx", O_RDWR | O_NOCTTY), ends[2];
+    if (pipe(ends) || write(ends[1], "x", 1) != 1 || write(file, "content", 7) != 7) outcome("prepared", -1);
+    request("may bytes to read", ends[0], FIONREAD);
+    request("may size of a terminal", terminal, TIOCGWINSZ);
+    request("may number of a terminal", terminal, 0x80045430);
+    request("may flags of a file", file, 0x80086601);
+    request("may addresses", socket(AF_INET, SOCK_DGRAM, 0), SIOCGIFCONF);
+    outcome("may close on exec", ioctl(file, FIOCLEX));
+    outcome("may clone", ioctl(copy, 0x40049409, file));
+    // In the high half of the argument the kernel sees nothing.
+    request("type into a terminal", terminal, 0x5412);
+    request("type into a terminal, said otherwise", terminal, 0xdeadbeef00005412);
+    request("line discipline", terminal, 0x5423);
+    request("console", terminal, 0x541D);
+    request("freeze", root, 0xC0045877);
+    request("trim", root, 0xC0185879);
+    request("exchange extents of xfs", file, 0xC0C0586D);
+    request("exchange ranges of xfs", file, 0x40285881);
+    request("move extents of ext4", file, 0xC028660F);
+    request("swap the boot loader of ext4", file, 0x6611);
+    request("share extents", file, 0xC0189436);
+    request("snapshot of btrfs", root, 0x50009401);
+    request("search in btrfs", root, 0xD0009411);
+    request("devices of btrfs", root, 0xD000941E);
+    request("blocks of a file", file, 1);
+    request("read the partitions again", file, 0x125F);
+    request("free loop device", file, 0x4C82);
+}
+
+static long user_by_clone3(void) {
+    struct { unsigned long long flags, rest[10]; } arguments = {.flags = CLONE_NEWUSER, .rest = {0, 0, 0, SIGCHLD}};
+    long pid = syscall(SYS_clone3, &arguments, 64);
+    if (pid == 0) _exit(0);
+    return pid;
+}
+
+static long user_by_clone(void) {
+    long pid = syscall(SYS_clone, CLONE_NEWUSER | SIGCHLD, 0, 0, 0, 0);
+    if (pid == 0) _exit(0);
+    return pid;
+}
+
+static void users(void) {
+    outcome("clone3", user_by_clone3());
+    outcome("clone", user_by_clone());
+    outcome("fork", ({ pid_t pid = fork(); if (pid == 0) _exit(0); pid; }));
+    outcome("unshare", unshare(CLONE_NEWUSER));
 }
 
 static void write_text(const char *path, const char *text) {
@@ -223,6 +285,8 @@ int main(int count, char **arguments) {
     else if (!strcmp(what, "writable")) writable_below(argument, 1);
     else if (!strcmp(what, "refused")) refused();
     else if (!strcmp(what, "allowed")) allowed();
+    else if (!strcmp(what, "requests")) requests();
+    else if (!strcmp(what, "users")) users();
     else if (!strcmp(what, "climb")) climb();
     else if (!strcmp(what, "nested")) nested();
     else if (!strcmp(what, "forks")) fork_until_refused();
