@@ -81,7 +81,7 @@ pub enum Deadline {
     Tidy,
 }
 
-/// All of the state. There is one, and one thread.
+/// All of the state. There is one, and one thread that sees it.
 pub struct Aether {
     pub poll: Poll,
     pub listener: OwnedFd,

@@ -1,4 +1,4 @@
-//! aether: the channel between the edge and one sandbox. PID 1 of a container, single-threaded, around one epoll.
+//! aether: the channel between the edge and one sandbox. PID 1 of a container, around one epoll; a second thread forks workers and nothing else.
 //!
 //! [`start`] prepares the process, [`event_loop`] waits and hands out, [`connection`] speaks the wire protocol, [`dispatch`]
 //! knows the methods; each method has its module.
@@ -16,6 +16,7 @@ pub mod exec;
 pub mod files;
 pub mod identity;
 pub mod info;
+pub mod outside;
 pub mod params;
 pub mod passwd;
 pub mod port;

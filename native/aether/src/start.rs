@@ -5,6 +5,7 @@ use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 
 use crate::event_loop::{Aether, Source};
 use crate::exec::oom;
+use crate::outside;
 use crate::passwd::Accounts;
 use crate::proc::Proc;
 use crate::slab::Slab;
@@ -57,6 +58,7 @@ fn prepare() -> Result<Aether, Errno> {
             libc::fcntl(passed, libc::F_SETFD, libc::FD_CLOEXEC);
         }
     }
+    outside::start()?;
     let listener = owned(LISTENER_FD);
     fd::set_nonblocking(&listener)?;
     let poll = Poll::new()?;

@@ -10,11 +10,12 @@ use crate::connection::StreamKey;
 use crate::errors::{Failure, Outcome};
 use crate::event_loop::{Aether, Source};
 use crate::identity::Identity;
+use crate::outside;
 use crate::reaper::Child;
 use crate::slab::Key;
 use crate::streams::After;
 use crate::sys::fd;
-use crate::sys::{Errno, check, poll, signals};
+use crate::sys::{Errno, poll, signals};
 
 /// A report is an answer or an error.
 const MAX_REPORT: usize = 64 << 10;
@@ -57,18 +58,17 @@ pub fn start(
     fd::make_pipe_end_nonblocking(&ours).map_err(internal)?;
     fd::make_pipe_end_nonblocking(&report).map_err(internal)?;
     let kept: Vec<RawFd> = keep.iter().copied().chain([theirs.as_raw_fd(), report_theirs.as_raw_fd()]).collect();
-    // SAFETY: one thread; the child runs on its copy of the memory and exits without returning.
-    let pid = check(unsafe { libc::fork() }).map_err(internal)?;
-    if pid == 0 {
+    let mut work = Some(work);
+    let pid = outside::fork(&mut || {
         become_worker(&kept);
+        let Some(work) = work.take() else { return };
         let report = match work(&theirs) {
             Ok(value) => json!({ "ok": value }),
             Err(failure) => json!({ "code": failure.code, "message": failure.message, "details": failure.details }),
         };
         let _ = fd::write_all(&report_theirs, report.to_string().as_bytes());
-        // SAFETY: plain call.
-        unsafe { libc::_exit(0) };
-    }
+    })
+    .map_err(internal)?;
     let route = aether.routes.insert(at);
     aether.children.insert(pid, Child::Worker);
     let _ = aether.poll.add(&report, poll::READ, Source::Stream(route).token());
@@ -215,8 +215,7 @@ impl Worker {
         aether.routes.remove(self.route);
         // It is in the table until it was waited for, so the pid is its own.
         if matches!(aether.children.get(&self.pid), Some(Child::Worker)) {
-            // SAFETY: plain call.
-            unsafe { libc::kill(self.pid, libc::SIGKILL) };
+            outside::kill(self.pid);
         }
     }
 }

@@ -43,8 +43,9 @@ fn a_killed_worker_is_no_fault_of_the_platform() {
     // Nobody takes the bytes, so it waits.
     let stream = conn.open("file.read", json!({ "path": path }));
     let worker: i32 = wait_for("a worker", || {
-        let children = std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).expect("children");
-        children.split_whitespace().next().and_then(|child| child.parse().ok())
+        let threads = std::fs::read_dir(format!("/proc/{pid}/task")).expect("threads");
+        let children = threads.filter_map(|thread| std::fs::read_to_string(thread.ok()?.path().join("children")).ok());
+        children.collect::<String>().split_whitespace().next().and_then(|child| child.parse().ok())
     });
     // SAFETY: plain call.
     assert_eq!(unsafe { libc::kill(worker, libc::SIGKILL) }, 0);

@@ -7,7 +7,6 @@ use std::os::fd::RawFd;
 use std::ptr;
 
 use super::oom::ProgramScore;
-use crate::confine;
 use crate::sys::{Errno, errno};
 
 /// Descriptors of the new process. `-1` for a standard descriptor is not possible: every program gets all three.
@@ -67,7 +66,7 @@ const MAX_PASSED: usize = 4;
 #[repr(align(64))]
 struct Stack(UnsafeCell<[u8; STACK]>);
 
-// SAFETY: aether has one thread, and the parent is suspended while the child uses the stack; tests that spawn from several
+// SAFETY: one thread of aether starts programs, and it is suspended while the child uses the stack; tests that spawn from several
 // threads hold a lock.
 unsafe impl Sync for Stack {}
 
@@ -168,7 +167,6 @@ unsafe fn become_program(plan: &mut Plan<'_>) -> Errno {
         if let Some(limit) = &launch.open_files {
             libc::setrlimit(libc::RLIMIT_NOFILE, limit);
         }
-        confine::confine_child();
         plan.stage = Stage::Identity;
         if call!(SYS_setgroups, launch.groups.len(), launch.groups.as_ptr()) < 0
             || call!(SYS_setresgid, launch.gid, launch.gid, launch.gid) < 0
