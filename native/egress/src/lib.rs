@@ -3,7 +3,6 @@
 //! Reading order: [`serve`] (the loop) - [`node`] (state and requests) - [`uplinks`] (devices), [`policies`] (rules), [`pins`] (addresses by name) -
 //! [`feeder`], [`gate`] (names) - [`kernel`] (maps and programs of `bpf/`), [`netlink`], [`host`], [`firewall`], [`block`] (what is the node's).
 
-pub mod attach;
 pub mod block;
 pub mod cidr;
 pub mod connection;

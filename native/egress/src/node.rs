@@ -8,14 +8,13 @@ use std::time::{Duration, Instant};
 use launcher::request::SandboxId;
 use serde_json::{Map, Value, json};
 
-use crate::attach;
 use crate::block::Block;
 use crate::denials;
 use crate::feeder::Feeder;
 use crate::kernel::Kernel;
 use crate::layout::{Counters, Plain, PolicyWord, REASONS};
 use crate::namespace;
-use crate::netlink::{Heard, Netlink, Watch};
+use crate::netlink::{Heard, Netlink, Watch, filters};
 use crate::options::Serve;
 use crate::pins::{Pins, boot_ns};
 use crate::place::Place;
@@ -140,9 +139,8 @@ impl Node {
     fn wire(&mut self, slot: u32, namespace: &std::os::fd::OwnedFd) -> Result<(), (&'static str, Errno)> {
         let Self { netlink, block, .. } = self;
         wiring::create(netlink, block, slot, namespace, self.mtu).map_err(|errno| ("device", errno))?;
-        let programs = &self.kernel.programs;
-        let attached = self.options.attachment.attach(&self.place, netlink, block, (slot, programs));
-        attached.map_err(|errno| ("programs", errno))?;
+        let programs = filters::put_programs(block.index(slot), &self.kernel.programs);
+        netlink.ask_one(programs).map_err(|errno| ("programs", errno))?;
         wiring::connect(netlink, block, slot, namespace, self.has_ipv6).map_err(|errno| ("addresses", errno))
     }
 
@@ -153,9 +151,6 @@ impl Node {
             self.policies.release(live.word.ruleset, now);
             self.pins.retire(live.word.generation, now);
             self.feeder.changed(&live.id, None);
-        }
-        if let Err(errno) = attach::detach(&self.place, slot) {
-            self.warn("links-left", &json!({ "slot": slot, "errno": errno_name(errno) }));
         }
     }
 

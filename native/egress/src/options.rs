@@ -2,14 +2,13 @@
 
 use std::path::PathBuf;
 
-use crate::attach::Attachment;
 use crate::block::{NETWORK4, NETWORK6, parse_network};
 use crate::cidr::Cidr;
 use daemon::given::Given;
 
 pub const USAGE: &str = "usage:
   egressd serve --data DIR [--network CIDR] [--network6 CIDR] [--service-ports LOW-HIGH]
-                [--mtu BYTES] [--max-flows N] [--attach best|clsact]
+                [--mtu BYTES] [--max-flows N]
                 [--resolver-uid UID --resolver-gid GID [--gate PROGRAM]] [--gate-port PORT]
   egressd clear --data DIR
 
@@ -39,7 +38,6 @@ pub struct Serve {
     /// That of the way out of the host when none is given.
     pub mtu: Option<u32>,
     pub max_flows: u32,
-    pub attachment: Attachment,
     /// Uid and gid.
     pub resolver: (u32, u32),
 }
@@ -68,11 +66,6 @@ fn serve(given: &mut Given) -> Result<Serve, String> {
         gate: given.take("gate").map(PathBuf::from),
         mtu: given.optional_number("mtu", *MTU.start(), *MTU.end())?,
         max_flows: given.number("max-flows", Some(DEFAULT_MAX_FLOWS), *MAX_FLOWS.start(), *MAX_FLOWS.end())?,
-        attachment: match given.take("attach").as_deref() {
-            None | Some("best") => Attachment::Best,
-            Some("clsact") => Attachment::Clsact,
-            Some(_) => return Err("--attach must be best or clsact".to_owned()),
-        },
         resolver: (
             given.number("resolver-uid", Some(0), 0, u32::MAX - 1)?,
             given.number("resolver-gid", Some(0), 0, u32::MAX - 1)?,
@@ -131,7 +124,6 @@ mod tests {
             "serve --data /d --service-ports 9000",
             "serve --data /d --gate-port 7300",
             "serve --data /d --mtu 500",
-            "serve --data /d --attach xdp",
             "serve --data /d --max-flows 0",
             "serve --data /d --gate /gate",
         ] {

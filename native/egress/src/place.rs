@@ -4,7 +4,7 @@
 //! |---|---|---|
 //! | `run/egressd.sock` | resolver | requests |
 //! | `run/egress/network.json` | root | what of the host is this server's |
-//! | `run/egress/bpf/` | root | pinned maps, and links by slot; a bpffs |
+//! | `run/egress/bpf/` | root | pinned maps; a bpffs |
 //! | `run/egress/gate.sock` | gate | where the gate gets its listeners |
 //! | `run/launcher/<id>.json` | root | read only: which process a sandbox is |
 
@@ -92,11 +92,6 @@ impl Place {
 
     pub fn records(&self) -> PathBuf {
         self.data.join("run/launcher")
-    }
-
-    /// Where links of uplinks are pinned.
-    pub fn link(&self, slot: u32, is_ingress: bool) -> PathBuf {
-        self.pins().join(format!("{slot}-{}", if is_ingress { "in" } else { "out" }))
     }
 
     /// Mounts the bpffs, unless it is there.

@@ -13,7 +13,7 @@ use crate::connection::Connection;
 use crate::feeder::Feeder;
 use crate::gate::Program;
 use crate::host::{StartError, at, choose, devices, settle, way_out_mtu};
-use crate::netlink::{Netlink, Watch};
+use crate::netlink::{Netlink, Watch, filters};
 use crate::node::{Caller, Node};
 use crate::options::Serve;
 use crate::pins::Pins;
@@ -131,8 +131,8 @@ impl Node {
         let slots: Vec<u32> = self.uplinks.all().map(|(slot, _)| slot).collect();
         let mut replaced = 0;
         for slot in slots {
-            let Self { netlink, block, place, kernel, .. } = self;
-            match self.options.attachment.attach(place, netlink, block, (slot, &kernel.programs)) {
+            let batch = filters::put_programs(self.block.index(slot), &self.kernel.programs);
+            match self.netlink.ask_one(batch) {
                 Ok(()) => replaced += 1,
                 Err(errno) => {
                     self.warn("programs-not-replaced", &json!({ "slot": slot, "errno": errno_name(errno) }));

@@ -143,8 +143,10 @@ fn the_gate_itself_is_started_fed_found_again_and_ended() {
         serde_json::from_slice(&text).expect("JSON")
     };
     let first = known(&host);
-    let status = std::fs::read_to_string(format!("/proc/{}/status", first["pid"])).expect("a process");
-    assert!(status.contains("Uid:\t64804\t64804") && status.contains("CapPrm:\t0000000000000000"), "{status}");
+    wait_for("the gate to have given up all", || {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", first["pid"])).expect("a process");
+        status.contains("Uid:\t64804\t64804") && status.contains("CapPrm:\t0000000000000000")
+    });
     let sandbox = host.uplinked();
     let named = by_name(json!([pin(FAR4, 60_000, &json!([["tcp", 8080, 8080, true]]))]));
     host.set(&sandbox, json!([]), named.clone());

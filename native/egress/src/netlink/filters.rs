@@ -1,9 +1,10 @@
-//! Programs on devices for kernels without tcx: the qdisc clsact and its filters (tc-bpf(8)).
+//! Programs on devices: the qdisc clsact and its filters (tc-bpf(8)). They live as long as the device, whoever put them there. Links of tcx would do the same, but
+//! each waits until all processors have left what they were at: 15 ms, twice for each sandbox.
 
-use std::os::fd::{AsRawFd, BorrowedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 
 use super::message::Batch;
-use crate::sys::bpf::Hook;
+use crate::kernel::Programs;
 
 const PUT: libc::c_int = libc::NLM_F_ACK | libc::NLM_F_CREATE | libc::NLM_F_REPLACE;
 const CLSACT_HANDLE: u32 = 0xFFFF_0000;
@@ -27,18 +28,16 @@ fn body(index: u32, handle: u32, parent: u32, info: u32) -> [u8; 20] {
     body
 }
 
-pub fn put_clsact(index: u32) -> Batch {
+/// Attaches both programs to a device, each at once in the place of one that is there.
+pub fn put_programs(index: u32, programs: &Programs) -> Batch {
     Batch::default()
         .request(libc::RTM_NEWQDISC, PUT, &body(index, CLSACT_HANDLE, CLSACT, 0))
         .text_attribute(libc::TCA_KIND, "clsact")
+        .and(put_program(index, CLSACT_INGRESS, "from_sandbox", programs.from_sandbox.as_fd()))
+        .and(put_program(index, CLSACT_EGRESS, "to_sandbox", programs.to_sandbox.as_fd()))
 }
 
-/// Attaches a program, in the place of one that is there.
-pub fn put_program(index: u32, hook: Hook, program: BorrowedFd<'_>) -> Batch {
-    let (parent, name) = match hook {
-        Hook::Ingress => (CLSACT_INGRESS, "from_sandbox"),
-        Hook::Egress => (CLSACT_EGRESS, "to_sandbox"),
-    };
+fn put_program(index: u32, parent: u32, name: &str, program: BorrowedFd<'_>) -> Batch {
     let info = PRIORITY << 16 | u32::from(ALL_PROTOCOLS.to_be());
     Batch::default()
         .request(libc::RTM_NEWTFILTER, PUT, &body(index, 1, parent, info))

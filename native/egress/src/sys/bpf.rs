@@ -1,9 +1,6 @@
-//! bpf(2): entries of maps, links, pins.
+//! bpf(2): entries of maps, and trial runs of programs.
 
-use std::ffi::CString;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
-use std::os::unix::ffi::OsStrExt;
-use std::path::Path;
+use std::os::fd::{AsRawFd, BorrowedFd};
 
 use super::{Errno, Result, check};
 use crate::layout::Plain;
@@ -12,20 +9,7 @@ const MAP_LOOKUP: libc::c_int = 1;
 const MAP_UPDATE: libc::c_int = 2;
 const MAP_DELETE: libc::c_int = 3;
 const MAP_NEXT_KEY: libc::c_int = 4;
-const OBJECT_PIN: libc::c_int = 6;
-const OBJECT_GET: libc::c_int = 7;
 const PROGRAM_TEST_RUN: libc::c_int = 10;
-const LINK_CREATE: libc::c_int = 28;
-const LINK_UPDATE: libc::c_int = 29;
-
-/// What a program is attached to.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(u32)]
-pub enum Hook {
-    /// What comes in by the device.
-    Ingress = 46,
-    Egress = 47,
-}
 
 #[repr(C)]
 #[derive(Default)]
@@ -36,35 +20,6 @@ struct Element {
     /// Value, or next key.
     value: u64,
     flags: u64,
-}
-
-#[repr(C)]
-#[derive(Default)]
-struct Object {
-    path: u64,
-    fd: u32,
-    flags: u32,
-}
-
-#[repr(C)]
-#[derive(Default)]
-struct LinkCreate {
-    program: u32,
-    index: u32,
-    hook: u32,
-    flags: u32,
-    relative: u32,
-    unused: u32,
-    revision: u64,
-}
-
-#[repr(C)]
-#[derive(Default)]
-struct LinkUpdate {
-    link: u32,
-    program: u32,
-    flags: u32,
-    old: u32,
 }
 
 #[repr(C)]
@@ -140,39 +95,6 @@ pub fn keys<K: Plain>(map: BorrowedFd<'_>) -> Result<Vec<K>> {
             Err(error) => return Err(error),
         }
     }
-}
-
-fn c_path(path: &Path) -> Result<CString> {
-    CString::new(path.as_os_str().as_bytes()).map_err(|_| Errno::INVAL)
-}
-
-pub fn pin(fd: BorrowedFd<'_>, path: &Path) -> Result<()> {
-    let path = c_path(path)?;
-    let mut object = Object { path: path.as_ptr() as u64, fd: number(fd), flags: 0 };
-    call(OBJECT_PIN, &mut object).map(drop)
-}
-
-pub fn open_pin(path: &Path) -> Result<OwnedFd> {
-    let path = c_path(path)?;
-    let mut object = Object { path: path.as_ptr() as u64, fd: 0, flags: 0 };
-    call(OBJECT_GET, &mut object).map(own)
-}
-
-fn own(fd: libc::c_long) -> OwnedFd {
-    // SAFETY: the kernel has just made it for us.
-    unsafe { OwnedFd::from_raw_fd(fd as i32) }
-}
-
-/// Attaches to a device with tcx (Linux 6.6); as long as the link lives.
-pub fn link_tcx(program: BorrowedFd<'_>, index: u32, hook: Hook) -> Result<OwnedFd> {
-    let mut create = LinkCreate { program: number(program), index, hook: hook as u32, ..LinkCreate::default() };
-    call(LINK_CREATE, &mut create).map(own)
-}
-
-/// Puts another program in the place of the one that a link has.
-pub fn replace(link: impl AsFd, program: BorrowedFd<'_>) -> Result<()> {
-    let mut update = LinkUpdate { link: number(link.as_fd()), program: number(program), ..LinkUpdate::default() };
-    call(LINK_UPDATE, &mut update).map(drop)
 }
 
 /// `struct __sk_buff`, as a test run takes and gives it.
