@@ -45,6 +45,8 @@ pub fn turn_off6() -> std::io::Result<()> {
     std::fs::write(IPV6, "0")
 }
 
+/// Whether the host has IPv6, and its devices too: it may be turned off for all, for new ones, or for the one that has the gateway's address.
 pub fn has_ipv6() -> bool {
-    Path::new(IPV6).exists()
+    let is_off = |device| read(Path::new(IPV6_DEVICES).join(device).join("disable_ipv6")).as_deref() != Some("0");
+    !["all", "default", "lo"].into_iter().any(is_off)
 }

@@ -167,13 +167,14 @@ pub fn clear(data: &Path) -> std::result::Result<(), StartError> {
     remove_uplinks(&place, &block, &mut netlink)?;
     let index = loopback(&mut netlink)?;
     let diversion = diversion(&block, index);
-    for gateway in gateways(&block, forwarding::has_ipv6()) {
+    for gateway in gateways(&block, true) {
         let family = paths::family(gateway);
         for batch in
             [diversion.delete_rule(family), diversion.delete_route(family), paths::delete_address(index, gateway)]
         {
             match netlink.ask_one(batch) {
-                Ok(()) | Err(Errno::NOENT | Errno::SRCH | Errno::ADDRNOTAVAIL) => {}
+                Ok(())
+                | Err(Errno::NOENT | Errno::SRCH | Errno::ADDRNOTAVAIL | Errno::AFNOSUPPORT | Errno::OPNOTSUPP) => {}
                 Err(errno) => return Err(at("addresses and routes")(errno)),
             }
         }

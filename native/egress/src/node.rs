@@ -98,7 +98,7 @@ impl Node {
         json!({
             "interface": self.block.device(slot),
             "address4": self.block.address4(slot).to_string(),
-            "address6": self.has_ipv6.then(|| self.block.address6(slot).to_string()),
+            "address6": self.block.address6(slot).to_string(),
             "generation": word.generation,
         })
     }

@@ -169,6 +169,26 @@ fn the_resolver_and_services_are_reached_when_the_policy_has_them() {
 }
 
 #[test]
+fn a_host_without_ipv6_has_the_rest() {
+    if !is_possible() {
+        return;
+    }
+    let mut host = Host::start(&[]);
+    host.stop();
+    for device in ["all", "default"] {
+        let setting = format!("/proc/sys/net/ipv6/conf/{device}/disable_ipv6");
+        host.namespace.within(|| std::fs::write(setting, "1")).expect("turned off");
+    }
+    host.launch();
+    let _server = Echo::tcp(&host.world, 8080);
+    let sandbox = host.allowed(json!([{ "cidr": FAR4, "ranges": [["tcp", 8080, 8080, true]] }]));
+    assert!(sandbox.namespace.reaches(FAR4, 8080));
+    assert!(!sandbox.namespace.reaches(FAR6, 8080));
+    drop(sandbox);
+    host.finish();
+}
+
+#[test]
 fn what_cannot_be_is_refused_with_a_typed_error() {
     if !is_possible() {
         return;
