@@ -10,6 +10,10 @@ const NFT: &str = "nft";
 /// What every device of every server begins with.
 const ALL_DEVICES: &str = "dsec*";
 
+/// Connections that one sandbox may begin in a second, and questions that it may ask the resolver; as many again at once after a pause.
+const MAX_BEGUN: u32 = 500;
+const MAX_ASKED: u32 = 1_000;
+
 pub struct Rules<'a> {
     pub block: &'a Block,
     pub gate_port: u16,
@@ -40,9 +44,20 @@ impl Rules<'_> {
             r#"
   set flows4 {{ type ipv4_addr; size 8192; flags dynamic; }}
   set flows6 {{ type ipv6_addr; size 8192; flags dynamic; }}
+  set begun4 {{ type ipv4_addr; size 8192; flags dynamic; }}
+  set begun6 {{ type ipv6_addr; size 8192; flags dynamic; }}
+  set asked4 {{ type ipv4_addr; size 8192; flags dynamic; }}
+  set asked6 {{ type ipv6_addr; size 8192; flags dynamic; }}
+  chain rates {{
+    tcp flags & (syn | ack) == syn add @begun4 {{ ip saddr limit rate over {MAX_BEGUN}/second burst {MAX_BEGUN} packets }} drop
+    tcp flags & (syn | ack) == syn add @begun6 {{ ip6 saddr limit rate over {MAX_BEGUN}/second burst {MAX_BEGUN} packets }} drop
+    meta mark {local} udp dport 53 add @asked4 {{ ip saddr limit rate over {MAX_ASKED}/second burst {MAX_ASKED} packets }} drop
+    meta mark {local} udp dport 53 add @asked6 {{ ip6 saddr limit rate over {MAX_ASKED}/second burst {MAX_ASKED} packets }} drop
+  }}
   chain unmarked {{
     type filter hook prerouting priority raw; policy accept;
     iifname != {devices} return
+    meta mark {{ {allowed}, {to_gate}, {local} }} jump rates
     meta mark {local} notrack accept
     meta mark {{ {allowed}, {to_gate} }} accept
     meta l4proto tcp reject with tcp reset

@@ -337,3 +337,29 @@ fn floods_are_bounded() {
     drop((sandbox, other, wire));
     host.finish();
 }
+
+#[test]
+fn the_resolver_is_asked_at_a_bounded_rate() {
+    if !is_possible() {
+        return;
+    }
+    const MANY: u16 = 8_000;
+    let host = Host::start(&[]);
+    let (sandbox, other) = (host.uplinked(), host.uplinked());
+    host.set(&sandbox, json!([]), flags(&["resolver"]));
+    host.set(&other, json!([]), flags(&["resolver"]));
+    let resolver = Echo::udp(&host.namespace, "198.18.0.1", 53);
+    let wire = sandbox.namespace.within(|| Wire::open("eth0"));
+    let begun = Instant::now();
+    for n in 0..MANY {
+        wire.send(&ethernet(OUTSIDE, INSIDE, 0x0800, &udp((ip(OWN4), 10_000 + n), (ip("198.18.0.1"), 53), MARK)));
+    }
+    let seconds = begun.elapsed().as_secs() + 2;
+    assert!(other.namespace.reaches_udp("198.18.0.1", 53), "a neighbour is answered");
+    let asked = resolver.received() / MARK.len() as u64;
+    assert!((1..=1_000 * (seconds + 1)).contains(&asked), "{asked} in {seconds} s");
+    let counters = host.ok("counters", &json!({ "id": sandbox.id }));
+    assert!(counters["sentPackets"].as_u64() >= Some(u64::from(MANY)), "the programs let them pass");
+    drop((sandbox, other, wire));
+    host.finish();
+}
