@@ -16,7 +16,6 @@ fn no_program_stops_or_ends_a_worker() {
     let path = sandbox.path("large");
     std::fs::File::create(&path).expect("create").set_len(SIZE).expect("size");
     // Nobody takes the bytes, so it waits.
-    conn.discard = false;
     let stream = conn.open("file.read", json!({ "path": path }));
     let mut other = sandbox.connect();
     let worker = wait_for("a worker", || {
@@ -56,4 +55,22 @@ fn programs_signal_and_trace_each_other_whoever_started_them() {
     let sent = other.exec(json!({ "sessionId": "s", "shell": { "script": script } }));
     assert_eq!(sent.exit_code(), 0);
     assert_eq!(conn.wait(stream).ok()["signal"], 15);
+}
+
+#[test]
+fn a_program_that_is_stopped_before_it_runs_does_not_stop_aether() {
+    let sandbox = Sandbox::start();
+    let mut conn = sandbox.connect();
+    // Stops everything that there is, again and again.
+    let storm = r#"$SIG{CONT} = "IGNORE"; $| = 1; print "begun\n"; my $end = time + 3; while (time < $end) { kill STOP => -1 }"#;
+    let (stream, _) = conn.start(json!({ "argv": ["perl", "-e", storm] }));
+    conn.until("the storm", |conn| conn.streams[&stream].stdout() == "begun\n");
+    let mut other = sandbox.connect();
+    for _ in 0..40 {
+        other.start(json!({ "argv": ["true"] }));
+        assert!(other.ok("info", json!({}))["processes"].as_u64() > Some(0));
+    }
+    assert_eq!(conn.wait(stream).exit_code(), 0);
+    other.run("kill -KILL -1");
+    assert_eq!(other.run("echo alive").stdout(), "alive\n");
 }

@@ -7,6 +7,7 @@ use std::os::fd::RawFd;
 use std::ptr;
 
 use super::oom::ProgramScore;
+use crate::outside::{STARTING, Watched};
 use crate::sys::{Errno, errno};
 
 /// Descriptors of the new process. `-1` for a standard descriptor is not possible: every program gets all three.
@@ -103,14 +104,18 @@ pub fn spawn(launch: &Launch<'_>) -> Result<i32, SpawnError> {
         stage: Stage::Clone,
         errno: 0,
     };
-    let flags = libc::CLONE_VM | libc::CLONE_VFORK | libc::SIGCHLD;
+    let ids = libc::CLONE_PARENT_SETTID | libc::CLONE_CHILD_CLEARTID;
+    let flags = libc::CLONE_VM | libc::CLONE_VFORK | ids | libc::SIGCHLD;
+    let watched = Watched::begin();
     // SAFETY: the stack is large enough for the shallow calls of `child` and nobody else uses it, as the parent is suspended
     // until the child has its own memory or is gone; `plan` outlives that.
     let pid = unsafe {
         let top = CHILD_STACK.0.get().cast::<u8>().add(STACK).cast::<c_void>();
-        libc::clone(child, top, flags, ptr::from_mut(&mut plan).cast())
+        let (argument, no_tls) = (ptr::from_mut(&mut plan).cast(), ptr::null_mut::<c_void>());
+        libc::clone(child, top, flags, argument, STARTING.as_ptr(), no_tls, STARTING.as_ptr())
     };
     let failure = errno();
+    drop(watched);
     plan.score.give_back();
     if pid < 0 {
         return Err(SpawnError { stage: Stage::Clone, errno: failure });
