@@ -67,7 +67,7 @@ describe('a policy', () => {
     expect(open({ default: 'allow' })).toBe(true);
   });
 
-  it('has each destination in one form, and TCP and all ports where a rule does not say', () => {
+  it('has each destination in one form, and TCP and all ports where a permission does not say', () => {
     const { network } = completePolicy(
       withRules(allow('Bücher.Example.'), allow('10.0.0.0/8', { ports: [53, '80-90'], protocol: 'udp' })),
     );
@@ -85,6 +85,11 @@ describe('a policy', () => {
     expect(network.rules.map((rule) => destinationOf(rule).kind)).toEqual(['name', 'addresses']);
     expect(portRangesOf({ action: 'allow', to: '1.1.1.1', protocol: 'icmp' })).toEqual([]);
     expect(completePolicy({ network }).network).toEqual(network);
+  });
+
+  it('denies every protocol where a denial names none', () => {
+    const { network } = completePolicy(withRules(deny('10.0.0.0/8'), deny('10.0.0.1', { protocol: 'tcp' })));
+    expect(network.rules.map(({ protocol }) => protocol)).toEqual([undefined, 'tcp']);
   });
 
   it('takes a permission and a denial of the same, in either order', () => {

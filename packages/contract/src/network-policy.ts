@@ -121,14 +121,16 @@ function completeRule(rule: NetworkRule, field: string): NetworkRule {
   if (rule.action === 'allow' && isNeverReachable(destination)) {
     throw invalid(`${field}.to`, 'is never reachable from a sandbox', rule.to);
   }
-  const protocol = rule.protocol ?? 'tcp';
+  // What somebody wants closed is closed to everything.
+  const protocol = rule.protocol ?? (rule.action === 'allow' ? 'tcp' : undefined);
   if (protocol === 'icmp' && rule.ports !== undefined) throw invalid(`${field}.ports`, 'have no meaning for icmp');
   for (const port of rule.ports ?? []) {
     const [low, high] = rangeOf(port);
     if (low > high || high > MAX_PORT) throw invalid(`${field}.ports`, `have ${port}, which is no range of ports`);
   }
-  if (destination.kind === 'name') checkNameRule({ ...rule, protocol }, field);
-  return { ...rule, to: formatDestination(destination), protocol };
+  const complete = { ...rule, to: formatDestination(destination), ...(protocol === undefined ? {} : { protocol }) };
+  if (destination.kind === 'name') checkNameRule(complete, field);
+  return complete;
 }
 
 /** What cannot be enforced by name is refused rather than half done. */

@@ -4,7 +4,7 @@
  *
  * The meaning of rules:
  * - A denial wins over every permission, whatever their order and however much narrower the permission is.
- * - A rule without `ports` is for all ports of addresses, and for 80 and 443 of names. A rule is for TCP unless it says otherwise.
+ * - A rule without `ports` is for all ports of addresses, and for 80 and 443 of names. Without `protocol` a permission is for TCP, a denial for all.
  * - `*.example.com` is every name below `example.com`, at any depth, and not `example.com` itself.
  * - Names can only be allowed: whoever knows the address of a denied name would reach it. By name, TCP is checked again at connect (TLS SNI or HTTP Host), and UDP never reaches port 443: QUIC hides the name.
  * - `default: "allow"` opens the public internet: private networks stay closed unless a rule names them.
@@ -49,7 +49,10 @@ export const NetworkRuleSchema = Type.Object(
       }),
     ),
     protocol: Type.Optional(
-      literals(networkProtocols, 'Default tcp. `icmp` is the echo of ping, and only by address.'),
+      literals(
+        networkProtocols,
+        'Default: tcp of a permission, all of a denial. `icmp` is the echo of ping, and only by address.',
+      ),
     ),
   },
   closed,
@@ -59,7 +62,7 @@ export interface NetworkRule {
   readonly action: 'allow' | 'deny';
   readonly to: string;
   readonly ports?: readonly (number | string)[];
-  /** @default 'tcp' */
+  /** @default 'tcp' of a permission, all of a denial */
   readonly protocol?: NetworkProtocol;
 }
 

@@ -60,6 +60,10 @@ describe('addresses', () => {
       true,
     ],
     ['udp', [allow('2001:db8::/32', { protocol: 'udp', ports: [53] })], '2001:db8::1', 53, 'udp', true],
+    ['a denial of every protocol: udp', [deny('192.0.2.0/24')], '192.0.2.9', 53, 'udp', false],
+    ['a denial of every protocol: icmp', [deny('192.0.2.0/24')], '192.0.2.9', 0, 'icmp', false],
+    ['a denial of ports in tcp and udp', [deny('192.0.2.9', { ports: [53] })], '192.0.2.9', 53, 'udp', false],
+    ['a denial of one protocol', [deny('192.0.2.9', { protocol: 'tcp' })], '192.0.2.9', 53, 'udp', undefined],
     ['icmp', [allow('2001:db8::/32', { protocol: 'icmp' })], '2001:db8::1', 0, 'icmp', true],
     ['all of one family', [allow('0.0.0.0/0')], '2001:db8::1', 80, 'tcp', undefined],
   ])('%s', (_name, rules, address, port, protocol, expected) => {
@@ -248,7 +252,7 @@ const rule = fc.record<NetworkRule>(
 
 /** The meaning as it is documented, rule by rule. */
 function naive(rules: readonly NetworkRule[], target: string, wanted: number, protocol: string): boolean | undefined {
-  const matching = rules.filter(({ to, ports, protocol: of = 'tcp' }) => {
+  const matching = rules.filter(({ action, to, ports, protocol: of = action === 'allow' ? 'tcp' : protocol }) => {
     if (of !== protocol || !covers(prefixOf(to), prefixOf(target))) return false;
     return (ports ?? ['1-65535']).some((range) => {
       const [low = 0, high = low] = String(range).split('-').map(Number);

@@ -1,7 +1,8 @@
 /**
  * From a network policy to what is enforced: entries for the kernel's maps, names for the resolver and the gate. Pure.
  *
- * - A denial of addresses wins over every permission, whatever their order and width: an entry inherits all from the prefixes around it.
+ * - A denial of addresses wins over every permission, whatever their order and width: an entry inherits all from the prefixes around it. Without
+ *   a protocol it is for all of them, where a permission is for TCP.
  * - A permission without ports is for any port of addresses, and for 80 and 443 of names: other protocols do not carry the name that the gate checks.
  * - UDP 443 is never allowed by name: QUIC hides the name.
  */
@@ -99,7 +100,13 @@ function addressRanges(rule: NetworkRule): readonly PortRange[] {
   const isAllowed = rule.action === 'allow';
   if (rule.protocol === 'icmp') return [['icmp', 0, 0, isAllowed]];
   const ports = rule.ports === undefined ? ([[0, MAX_PORT]] as const) : portRangesOf(rule);
-  return ports.map(([low, high]): PortRange => [rule.protocol ?? 'tcp', low, high, isAllowed]);
+  const protocols = rule.protocol === undefined && !isAllowed ? (['tcp', 'udp'] as const) : [rule.protocol ?? 'tcp'];
+  const ranges = protocols.flatMap((protocol) =>
+    ports.map(([low, high]): PortRange => [protocol, low, high, isAllowed]),
+  );
+  // A denial of everything, which echo requests are part of.
+  if (protocols.length > 1 && rule.ports === undefined) ranges.push(['icmp', 0, 0, false]);
+  return ranges;
 }
 
 function nameRanges(rule: NetworkRule, field: string): readonly PortRange[] {
