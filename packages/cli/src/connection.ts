@@ -31,7 +31,9 @@ export async function connect(context: Context, options: ConnectionOptions): Pro
   if (apiKey === undefined) {
     throw new PlatformError(
       'unauthenticated',
-      'no API key: set DSEC_API_KEY, or run this as root on the machine of the server',
+      named === undefined
+        ? 'no API key: set DSEC_API_KEY, or run this as root on the machine of the server'
+        : 'no API key: set DSEC_API_KEY; that of root is only for a server that no endpoint names',
     );
   }
   return new DSecClient({ endpoint: named ?? local?.endpoint ?? DEFAULT_ENDPOINT, apiKey, ...socketOf(local) });

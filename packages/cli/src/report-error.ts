@@ -16,7 +16,7 @@ export const exitCodes = {
   interrupted: 130,
 } as const;
 
-/** Prints what failed, why, what to do, and the code. */
+/** Prints what failed, why, what to do, and the code; of the details those that the message lacks or the advice names. */
 export function reportError(context: Context, error: unknown): void {
   if (!PlatformError.is(error)) {
     say(
@@ -29,7 +29,7 @@ export function reportError(context: Context, error: unknown): void {
   for (const cause of causesOf(error)) say(context, `  because: ${printable(cause)}`);
   for (const [key, value] of Object.entries(error.details)) {
     if (key === 'output' && typeof value === 'string') say(context, indent(value));
-    else if (value !== null && !error.message.includes(String(value)))
+    else if (value !== null && (error.fix.includes(`details.${key}`) || !error.message.includes(String(value))))
       say(context, `  ${printable(key)}: ${printable(String(value))}`);
   }
   say(context, `  to do: ${error.fix}`);

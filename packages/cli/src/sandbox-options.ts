@@ -46,7 +46,11 @@ export function withSandbox(command: Command): Command {
     .option('--cpus <n>', 'CPU limit in cores (default: 1)', decimal)
     .option('--disk <size>', 'quota of what it writes (default: 10G)', sizeMib)
     .option('--pids <n>', 'most processes and threads (default: 1024)', integer)
-    .option('--ttl <time>', 'stopped this long after its creation: 90s, 5m, 2h, 1d (default: 1d)', seconds)
+    .option(
+      '--ttl <time>',
+      'stopped this long after its creation: 90s, 5m, 2h, 1d; a bare number is seconds (default: 1d)',
+      seconds,
+    )
     .option('--idle <time>', 'stopped after this long without activity (default: 30m)', seconds)
     .option('-u, --user <user>', 'who commands run as (default: that of the environment)')
     .option('-e, --env <key=value>', 'environment variable; may be given often', pairs)

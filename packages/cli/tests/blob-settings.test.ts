@@ -66,6 +66,20 @@ test.each([
   await expect(blobSettingsOf(url, variables)).rejects.toMatchObject({ code: 'config_invalid' });
 });
 
+test('of an account that nobody gave the error names the variable', async () => {
+  const { endpoint } = account;
+  for (const [variables, missing] of [
+    [{}, 'DSEC_BLOB_ENDPOINT'],
+    [{ DSEC_BLOB_ENDPOINT: endpoint }, 'DSEC_BLOB_ACCESS_KEY_ID'],
+    [{ DSEC_BLOB_ENDPOINT: endpoint, DSEC_BLOB_ACCESS_KEY_ID: 'id' }, 'DSEC_BLOB_SECRET_ACCESS_KEY'],
+  ] as const) {
+    await expect(blobSettingsOf('s3://bucket', variables)).rejects.toMatchObject({
+      message: expect.stringContaining(`set ${missing}`) as string,
+      details: { field: missing },
+    });
+  }
+});
+
 test('what is kept and damaged is refused', async () => {
   const data = new DataDirectory(directory);
   await mkdir(join(directory, 'keys'));
@@ -79,7 +93,10 @@ test('what is kept and damaged is refused', async () => {
 test('a store must be there, and the edge must get to it', async () => {
   const store = join(directory, 'store');
   const settings = await blobSettingsOf(store, {});
-  await expect(openCheckedStore(settings, parts)).rejects.toMatchObject({ code: 'blob_unavailable' });
+  await expect(openCheckedStore(settings, parts)).rejects.toMatchObject({
+    code: 'blob_unavailable',
+    message: expect.stringContaining(`${store} is not there: mount it`) as string,
+  });
   await mkdir(store, { mode: 0o755 });
   await openCheckedStore(settings, parts);
   await chmod(directory, 0o700);

@@ -53,7 +53,7 @@ export const errorTable = {
   unauthenticated: row(
     401,
     'No API key was sent, or the key is unknown or revoked.',
-    'Send a live key as `Authorization: Bearer KEY` (see `dsec key`).',
+    'Give a live key: in `DSEC_API_KEY`, or as `Authorization: Bearer KEY`; `dsec key create` makes one.',
   ),
   permission_denied: row(
     403,

@@ -45,7 +45,22 @@ export async function blobSettingsOf(url: string, variables: Variables): Promise
     const value = variables[variable];
     if (value !== undefined && value !== '') account[name] = value;
   }
-  return parseBlobSettings({ ...account, url });
+  try {
+    return parseBlobSettings({ ...account, url });
+  } catch (error) {
+    throw withVariable(error, account);
+  }
+}
+
+/** What no variable and no file gave is said by the name of the variable that would have. */
+function withVariable(error: unknown, account: Readonly<Record<string, unknown>>): unknown {
+  const field = PlatformError.is(error) ? error.details['field'] : undefined;
+  const [name, variable] = Object.entries(ACCOUNT_VARIABLES).find(([key]) => key === field) ?? [];
+  if (!PlatformError.is(error) || name === undefined || variable === undefined || account[name] !== undefined)
+    return error;
+  return new PlatformError('config_invalid', `${error.message}: set ${variable}, or name a file in ${ACCOUNT_FILE}`, {
+    details: { field: variable },
+  });
 }
 
 /** What an earlier `up --blob` has said. @throws PlatformError `config_invalid`, `permission_denied` */
@@ -56,7 +71,11 @@ export async function readBlobSettings(data: DataDirectory): Promise<BlobSetting
   } catch (error) {
     if (isErrno(error, 'ENOENT')) return undefined;
     if (!isErrno(error, 'EACCES')) throw error;
-    throw new PlatformError('permission_denied', `${data.blobFile} may not be read`, { cause: error });
+    throw new PlatformError(
+      'permission_denied',
+      `${data.blobFile} may not be read: use sudo, or name the store with --blob`,
+      { cause: error },
+    );
   }
   return parseBlobSettings(parsedJson(text, data.blobFile));
 }
@@ -76,8 +95,25 @@ export async function openCheckedStore(
   const store = openStore(settings, parts);
   const deadline = AbortSignal.timeout(CHECK_MS);
   const signal = parts.signal === undefined ? deadline : AbortSignal.any([parts.signal, deadline]);
-  await checkStore(store, { signal });
+  try {
+    await checkStore(store, { signal });
+  } catch (error) {
+    throw ofAbsentDirectory(error, settings);
+  }
   return store;
+}
+
+/** A store is never made here: a share that is not mounted would become a directory of this machine that nobody else sees. */
+function ofAbsentDirectory(error: unknown, settings: BlobSettings): unknown {
+  const store = storeDirectory(settings);
+  if (store === undefined || !PlatformError.is(error) || error.details['reason'] !== 'ENOENT') return error;
+  return new PlatformError(
+    'blob_unavailable',
+    `the blob store ${store} is not there: mount it, or make the directory`,
+    {
+      details: { store, reason: 'ENOENT' },
+    },
+  );
 }
 
 /** The edge, which is not root's, reads a directory store by itself. @throws PlatformError `config_invalid` when it cannot get there */

@@ -5,7 +5,7 @@ import type { Context } from '../context.ts';
 export function benchVerb(program: Command, context: Context): void {
   program
     .command('bench <name> [options...]')
-    .description('measure: create, exec or burst; the last line on stdout is one JSON object')
+    .description('measure: create, exec, burst, layers or ondemand; the last line on stdout is one JSON object')
     .allowUnknownOption()
     .action(async (name: string, options: readonly string[]) => {
       const argv = [

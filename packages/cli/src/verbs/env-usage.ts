@@ -29,7 +29,7 @@ export function usageVerb(env: Command, context: Context): void {
       if (name !== undefined) {
         const usage = await client.environments.usage(name, { signal });
         if (options.json === true) printJson(context, usage);
-        else print(context, `${usage.sandboxes} live sandboxes run from it\n${layerTable(usage)}`);
+        else print(context, `live sandboxes that run from it: ${usage.sandboxes}\n${layerTable(usage)}`);
         return;
       }
       const usages = await usagesOf(client, signal);
