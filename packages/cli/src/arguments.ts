@@ -12,6 +12,13 @@ export function integer(text: string): number {
   return Number(text);
 }
 
+/** How many of something to keep: at least one. */
+export function count(text: string): number {
+  const number = integer(text);
+  if (number < 1 || !Number.isSafeInteger(number)) throw new InvalidArgumentError('It must be 1 or more.');
+  return number;
+}
+
 export function decimal(text: string): number {
   if (!/^\d+(\.\d+)?$/.test(text)) throw new InvalidArgumentError('It must be a number.');
   return Number(text);

@@ -1,13 +1,12 @@
-import { EnvironmentNameSchema, PlatformError, type EntrypointMode, type Environment } from '@dsec/contract';
+import { PlatformError, type EntrypointMode, type Environment } from '@dsec/contract';
 import { buildDockerfile, type BuildContext } from '@dsec/environment';
-import { compileSchema } from '@dsec/kit';
 import type { DSecClient } from '@dsec/libdsec';
-import { readFile, stat } from 'node:fs/promises';
 import { basename, dirname, join, resolve } from 'node:path';
 import { BuildPlatform, type BuildSandbox } from './build-platform.ts';
 import { say, type Context } from './context.ts';
+import { environmentName } from './environment-name.ts';
+import { MAX_PARSED_BYTES, readInput, readInputIfThere, statInput, statInputIfThere } from './input-file.ts';
 import type { RegistryOptions } from './registry-options.ts';
-import { isErrno } from './server/data-directory.ts';
 import { printable } from './table.ts';
 import type { Progress } from './terminal/progress.ts';
 
@@ -32,7 +31,6 @@ export interface DockerfilePlace {
 
 const DOCKERFILE = /^(?:.*\.)?(?:dockerfile|containerfile)(?:\..*)?$/i;
 const DOCKERIGNORE = '.dockerignore';
-const names = compileSchema(EnvironmentNameSchema);
 const MAX_IGNORE_BYTES = 1024 * 1024;
 
 /**
@@ -46,12 +44,12 @@ export async function findDockerfile(
 ): Promise<DockerfilePlace | undefined> {
   if (file !== undefined) return { file, directory: path ?? '.' };
   if (path === undefined) return undefined;
-  const info = await stat(path).catch(ignoreMissing);
+  const info = await statInputIfThere(path);
   if (info?.isFile() === true && DOCKERFILE.test(basename(path))) return { file: path, directory: dirname(path) };
   if (info?.isDirectory() !== true) return undefined;
   for (const name of ['Dockerfile', 'Containerfile']) {
     const inside = join(path, name);
-    if ((await stat(inside).catch(ignoreMissing))?.isFile() === true) return { file: inside, directory: path };
+    if ((await statInputIfThere(inside))?.isFile() === true) return { file: inside, directory: path };
   }
   return undefined;
 }
@@ -65,9 +63,9 @@ export async function buildDockerfileEnvironment(
   progress: Progress,
 ): Promise<Environment> {
   const { place, target, buildArgs, reuse, sandbox, authFile, insecure, mirrors, entrypoint = 'ignore' } = request;
-  const text = await readText(place.file);
+  const text = await readInput(place.file, { what: 'Dockerfile', maxBytes: MAX_PARSED_BYTES });
   // Before the work, which may take long.
-  const name = names.parse(request.name ?? basename(resolve(place.directory)), { what: 'the name of the environment' });
+  const name = environmentName(request.name ?? basename(resolve(place.directory)));
   const onLine = (line: string): void => progress.detail(printable(line));
   const platform = new BuildPlatform({ context, client, build, sandbox, onLine, authFile, insecure, mirrors });
   await platform.removeStale();
@@ -91,39 +89,16 @@ export async function buildDockerfileEnvironment(
   return client.environments.put(name, image, { kind: 'base', entrypoint });
 }
 
-async function readText(path: string): Promise<string> {
-  try {
-    return await readFile(path, 'utf8');
-  } catch (error) {
-    throw notFound('Dockerfile', path, error);
-  }
-}
-
 async function contextDirectory(path: string): Promise<string> {
-  const info = await stat(path).catch((error: unknown) => {
-    throw notFound('directory', path, error);
-  });
-  if (info.isDirectory()) return path;
+  if ((await statInput(path, 'directory')).isDirectory()) return path;
   throw new PlatformError('not_directory', `the context ${path} is no directory`, { details: { path } });
 }
 
 /** One that is beside the Dockerfile and has its name counts for that one alone. */
 async function ignoreText({ file, directory }: DockerfilePlace): Promise<string | undefined> {
   for (const path of [`${file}${DOCKERIGNORE}`, join(directory, DOCKERIGNORE)]) {
-    const info = await stat(path).catch(ignoreMissing);
-    if (info === undefined) continue;
-    if (info.size <= MAX_IGNORE_BYTES) return await readFile(path, 'utf8');
-    throw new PlatformError('invalid_argument', `${path} is longer than ${MAX_IGNORE_BYTES} bytes`, {
-      details: { field: DOCKERIGNORE, limit: MAX_IGNORE_BYTES },
-    });
+    const text = await readInputIfThere(path, { what: DOCKERIGNORE, maxBytes: MAX_IGNORE_BYTES });
+    if (text !== undefined) return text;
   }
   return undefined;
-}
-
-const notFound = (what: string, path: string, cause: unknown): PlatformError =>
-  new PlatformError('file_not_found', `there is no ${what} ${path}`, { details: { path }, cause });
-
-function ignoreMissing(error: unknown): undefined {
-  if (isErrno(error, 'ENOENT') || isErrno(error, 'ENOTDIR')) return undefined;
-  throw error;
 }

@@ -1,5 +1,4 @@
 import type { EntrypointMode, Environment, EnvironmentImage, EnvironmentKind } from '@dsec/contract';
-import { PlatformError } from '@dsec/contract';
 import {
   buildRecipe,
   importImage,
@@ -10,10 +9,11 @@ import {
   type LayerHolds,
 } from '@dsec/environment';
 import type { DSecClient } from '@dsec/libdsec';
-import { readFile, stat } from 'node:fs/promises';
 import { basename } from 'node:path';
 import type { Context } from './context.ts';
 import { EnvironmentCache } from './environment-cache.ts';
+import { environmentName } from './environment-name.ts';
+import { MAX_PARSED_BYTES, readInput, statInput } from './input-file.ts';
 import { openHolds } from './prune-layers.ts';
 import type { DataDirectory } from './server/data-directory.ts';
 import { size } from './table.ts';
@@ -45,12 +45,7 @@ export async function buildEnvironment(
   request: BuildRequest,
   progress: Progress,
 ): Promise<Environment> {
-  const info = await stat(request.file).catch((error: unknown) => {
-    throw new PlatformError('file_not_found', `there is no file ${request.file}`, {
-      details: { path: request.file },
-      cause: error,
-    });
-  });
+  const info = await statInput(request.file, 'file');
   await using holds = await openHolds(context, data);
   const build = layerBuild(context, { data, holds }, progress);
   progress.step(`building ${basename(request.file)}`);
@@ -97,8 +92,9 @@ interface Built {
 }
 
 async function fromRecipe(context: Context, build: BuildContext, request: BuildRequest): Promise<Built> {
-  const text = await readFile(request.file, 'utf8');
+  const text = await readInput(request.file, { what: 'recipe', maxBytes: MAX_PARSED_BYTES });
   const recipe = parseRecipe(text);
+  const name = environmentName(request.name ?? recipe.name);
   // Files that the recipe reads are not part of its text, which is what names a cached build.
   const cache = request.cache === undefined || readsFiles(recipe) ? undefined : new EnvironmentCache(request.cache);
   let image = await cache?.take(text, build);
@@ -109,15 +105,15 @@ async function fromRecipe(context: Context, build: BuildContext, request: BuildR
     image = await buildRecipe(build, { recipe, directory: recipeDirectory(request.file), env });
     await cache?.keep(text, image, build.layersDirectory);
   }
-  return { name: request.name ?? recipe.name, image, description: recipe.description, kind: recipe.kind ?? 'base' };
+  return { name, image, description: recipe.description, kind: recipe.kind ?? 'base' };
 }
 
 async function fromImage(build: BuildContext, request: BuildRequest): Promise<Built> {
+  const name = environmentName(request.name ?? basename(request.file).replace(/\.(tar|tgz|tar\.gz|tar\.zst|oci)$/, ''));
   const image = await importImage(build, {
     path: request.file,
     reference: request.reference,
     mergeUpToBytes: request.mergeUpToBytes,
   });
-  const name = request.name ?? basename(request.file).replace(/\.(tar|tgz|tar\.gz|tar\.zst|oci)$/, '');
   return { name, image, description: undefined, kind: 'base' };
 }

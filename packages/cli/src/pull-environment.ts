@@ -2,6 +2,7 @@ import type { EntrypointMode, Environment } from '@dsec/contract';
 import { AuthFile, parsePlatform, pullImage, type BuildContext, type LayerProgress } from '@dsec/environment';
 import type { DSecClient } from '@dsec/libdsec';
 import type { Context } from './context.ts';
+import { environmentName } from './environment-name.ts';
 import { openHolds } from './prune-layers.ts';
 import type { DataDirectory } from './server/data-directory.ts';
 import { size } from './table.ts';
@@ -32,6 +33,7 @@ export async function pullEnvironment(
   progress: Progress,
 ): Promise<Environment> {
   const { image, insecure = [], mirrors = {}, platform, timeoutS, mergeUpToBytes } = request;
+  const name = environmentName(request.name ?? image.split('@')[0] ?? image);
   const auth = await AuthFile.find({ path: request.authFile, variables: context.variables });
   const download = new DownloadProgress(image, progress);
   await using holds = await openHolds(context, data);
@@ -58,7 +60,6 @@ export async function pullEnvironment(
     mirrors,
     onLayer: (event) => download.show(event),
   });
-  const name = request.name ?? image.split('@')[0] ?? image;
   progress.step(`registering ${name}`);
   return await client.environments.put(name, built, { entrypoint: request.entrypoint ?? 'ignore' });
 }

@@ -4,7 +4,7 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { PassThrough, Readable } from 'node:stream';
 import { afterEach, beforeEach, expect, test } from 'vitest';
-import { pairs, rules, seconds, sizeBytes, sizeMib } from '../src/arguments.ts';
+import { count, pairs, rules, seconds, sizeBytes, sizeMib } from '../src/arguments.ts';
 import { EnvironmentCache } from '../src/environment-cache.ts';
 import { Daemon } from '../src/server/daemon.ts';
 import { endpointOf, parseListen } from '../src/server/daemon-config.ts';
@@ -25,6 +25,9 @@ test('sizes, times and pairs mean what people write, and nothing else', () => {
   expect(pairs('A=b=c', { X: 'y' })).toEqual({ X: 'y', A: 'b=c' });
   expect(rules('npm=off', rules('pypi=on'))).toEqual({ pypi: true, npm: false });
   for (const wrong of [
+    () => count('0'),
+    () => count('-1'),
+    () => count('9'.repeat(400)),
     () => sizeBytes('much'),
     () => sizeBytes('-1M'),
     () => seconds('5 minutes'),

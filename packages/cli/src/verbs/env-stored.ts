@@ -1,6 +1,6 @@
 import type { PlatformError } from '@dsec/contract';
 import type { Command } from 'commander';
-import { integer, seconds, withConnection } from '../arguments.ts';
+import { count, seconds, withConnection } from '../arguments.ts';
 import { connect, dataDirectoryOf, type ConnectionOptions } from '../connection.ts';
 import { print, printJson, type Context } from '../context.ts';
 import { requireRoot } from '../server/installation.ts';
@@ -95,7 +95,7 @@ export function storeVerbs(env: Command, context: Context): void {
       .description(
         'remove from the blob store what no environment in it, and nothing on this machine, needs (as root); of its machines one at a time',
       )
-      .option('--versions <n>', 'versions of each environment to keep however old they are (default: all)', integer)
+      .option('--versions <n>', 'versions of each environment to keep however old they are (default: all)', count)
       .option('--grace <time>', 'leave what is younger, or was replaced later than this ago (default: 30d)', seconds),
   ).action(async (options: StoreOptions & { readonly versions?: number; readonly grace?: number }) => {
     requireRoot('env collect');

@@ -129,10 +129,10 @@ describe('an exported environment', () => {
     await expect(exportImage(place.context, { image: lost, name: 'x', output })).rejects.toMatchObject({
       code: 'layer_not_found',
     });
-    const nowhere = join(place.path, 'no/where');
-    await expect(exportImage(place.context, { image: made, name: 'x', output: nowhere })).rejects.toMatchObject({
-      code: 'file_not_found',
-    });
+    for (const nowhere of ['no/where', 'out.tar/where', 'a'.repeat(5000)]) {
+      const exporting = exportImage(place.context, { image: made, name: 'x', output: join(place.path, nowhere) });
+      await expect(exporting).rejects.toMatchObject({ code: 'file_not_found' });
+    }
     expect((await readdir(place.path)).toSorted()).toEqual(['layers', 'out', 'out.tar']);
   });
 

@@ -55,10 +55,7 @@ export const exportImage = async (context: BuildContext, request: ImageExport): 
   const output = resolve(request.output);
   await requireFree(output);
   const draft = await mkdtemp(join(dirname(output), `.${basename(output)}-`)).catch((error: unknown) => {
-    throw new PlatformError('file_not_found', `${dirname(output)} is no directory to write into`, {
-      details: { path: dirname(output) },
-      cause: error,
-    });
+    throw noPlace(output, error);
   });
   try {
     const layout = join(draft, 'layout');
@@ -82,10 +79,16 @@ export const exportImage = async (context: BuildContext, request: ImageExport): 
   }
 };
 
+const noPlace = (output: string, cause: unknown): PlatformError =>
+  new PlatformError('file_not_found', `${dirname(output)} is no directory to write into`, {
+    details: { path: dirname(output) },
+    cause,
+  });
+
 const requireFree = async (path: string): Promise<void> => {
   const present = await stat(path).catch((error: unknown) => {
     if (error instanceof Error && 'code' in error && error.code === 'ENOENT') return undefined;
-    throw error;
+    throw noPlace(path, error);
   });
   if (present !== undefined) {
     throw new PlatformError('file_exists', `there is something at ${path}`, { details: { path } });
