@@ -15,6 +15,8 @@ export interface EgressLinkOptions {
   readonly clock: Clock;
   /** Path of egressd's socket. */
   readonly socket: string;
+  /** A connection that was there is lost: the egressd that comes next knows less than this one. */
+  readonly onLost: () => void;
 }
 
 export class EgressLink implements PinSink, PolicySink, AsyncDisposable {
@@ -74,6 +76,7 @@ export class EgressLink implements PinSink, PolicySink, AsyncDisposable {
         clock,
         onClose: () => {
           this.#wire = undefined;
+          if (!this.#isClosed) this.#options.onLost();
         },
       });
     } catch (error) {

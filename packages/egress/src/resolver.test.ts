@@ -408,3 +408,11 @@ test('the resolver never asks the machine itself, whatever the name', async () =
   expect(rcodeOf(await resolver.ask(from, 'localhost', 'A'))).toBe('NXDOMAIN');
   expect((await lookup('localhost')).address).toMatch(/^(?:127|::1)/);
 });
+
+test('an egressd that is lost has the edge told so, which then gives all policies anew; names go on being answered', async () => {
+  const from = await resolver.allow('s1', allow('a.test'));
+  resolver.egressd.breakAll();
+  await resolver.edge.closed;
+  await expect(resolver.edge.call('resolver.info', {})).rejects.toMatchObject({ code: 'connection_lost' });
+  expect(rcodeOf(await resolver.ask(from, 'a.test', 'A'))).toBe('NOERROR');
+});

@@ -68,7 +68,17 @@ export async function startResolver(parts: ResolverParts): Promise<AsyncDisposab
   const scope = new Scope({ clock });
   try {
     for (const listener of [...sockets.dns, ...sockets.services]) scope.own('a socket of sandboxes', listener);
-    const egressd = scope.own('egressd', new EgressLink({ network, clock, socket: config.egressdSocket }));
+    const connections = new Set<WireServer>();
+    // An edge that has lost the connection tells all policies anew, also those whose names another egressd has not heard of.
+    const askAgain = (): void => {
+      for (const wire of connections) {
+        wire.close().catch((error: unknown) => logger.error('resolver.fault', { outcome: 'internal', error }));
+      }
+    };
+    const egressd = scope.own(
+      'egressd',
+      new EgressLink({ network, clock, socket: config.egressdSocket, onLost: () => askAgain() }),
+    );
     const events = new Events(clock);
     const sandboxes = new Sandboxes({
       sink: egressd,
@@ -94,7 +104,6 @@ export async function startResolver(parts: ResolverParts): Promise<AsyncDisposab
       address4,
       services: services.map(({ name }) => name),
     });
-    const connections = new Set<WireServer>();
     const listener = await network.listenUnix(config.socket, (connection) => {
       if (connections.size >= MAX_CONNECTIONS) {
         connection.destroy();
