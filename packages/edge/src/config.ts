@@ -22,6 +22,12 @@ export const EdgeConfigSchema = Type.Object(
     resolverSocket: Type.Optional(
       Type.String({ minLength: 1, description: 'Where the resolver listens. Default: sandboxes get no network.' }),
     ),
+    noNetworkReason: Type.Optional(
+      Type.String({
+        minLength: 1,
+        description: 'Why there is no resolver: what a policy that needs one is refused with.',
+      }),
+    ),
     publisherSocket: Type.String({ minLength: 1, description: 'Where the publisher listens.' }),
     sets: Type.Object(
       {

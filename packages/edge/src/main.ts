@@ -60,7 +60,7 @@ try {
     merger,
     sandboxNetwork:
       config.resolverSocket === undefined
-        ? new NoNetwork('it runs no egress daemons')
+        ? new NoNetwork(config.noNetworkReason ?? 'it runs no egress daemons')
         : new ResolverNetwork({ network, clock, random, logger, socket: config.resolverSocket }),
   });
   const edge = await Edge.start({ config, idKey, backend, journal, clock, random, network, logger });

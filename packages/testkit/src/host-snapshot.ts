@@ -1,12 +1,13 @@
 import { readdir, readFile, readlink } from 'node:fs/promises';
 import { join } from 'node:path';
 import type { Clock } from '@dsec/kit';
+import { devicesOf } from './node-network.ts';
 import type { TestServer } from './test-server.ts';
 import { waitFor } from './wait-for.ts';
 
 /** What a server has of its host, by kind. */
 export type HostSnapshot = Readonly<Record<Kind, readonly string[]>>;
-type Kind = 'processes' | 'mounts' | 'networkNamespaces' | 'cgroups' | 'uppers' | 'sockets' | 'records';
+type Kind = 'processes' | 'mounts' | 'networkNamespaces' | 'cgroups' | 'uppers' | 'sockets' | 'records' | 'devices';
 
 /** Looks at everything that a sandbox can leave behind. */
 export async function takeHostSnapshot(server: TestServer): Promise<HostSnapshot> {
@@ -21,6 +22,7 @@ export async function takeHostSnapshot(server: TestServer): Promise<HostSnapshot
     uppers: await namesIn(join(server.data, 'volume/u')),
     sockets: await namesIn(join(server.data, 'run/s')),
     records: await namesIn(join(server.data, 'run/launcher')),
+    devices: await devicesOf(server.data),
   };
 }
 

@@ -5,6 +5,7 @@ import { LauncherClient, WireClient } from '@dsec/native-link';
 import { mkdtemp, readFile, rm } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
+import { leftOfNetwork, nodeNetworkOf } from './node-network.ts';
 import { waitFor } from './wait-for.ts';
 
 const ROOT = join(import.meta.dirname, '../../..');
@@ -21,9 +22,11 @@ const FURNISHED_PART = 0.75;
 /** Each set of layers but one may have one less than its part, which is rounded down. */
 const ROUNDED_OFF = 7;
 const POOL_MS = 300_000;
+/** What `dsec up` takes by itself, here demanded. */
+const NETWORK = '198.18.0.0/15';
 const PATH = '/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin';
 
-export type DaemonName = 'layerd' | 'publisher' | 'launcher' | 'packer' | 'edge' | 'apiserver';
+export type DaemonName = 'layerd' | 'publisher' | 'launcher' | 'packer' | 'egressd' | 'resolver' | 'edge' | 'apiserver';
 
 export interface TestServerOptions {
   /** A data directory that a server has left; it then belongs to this one. @default a fresh one */
@@ -36,6 +39,10 @@ export interface TestServerOptions {
   readonly poolBlanks?: number;
   /** Blob store to get layers from. @default none */
   readonly blob?: string;
+  /** Its sandboxes may have a network; a host that cannot is an error. @default false */
+  readonly network?: boolean;
+  /** File of the mirror services. @default none */
+  readonly services?: string;
   /** Its own client goes by the unix socket, as that of `dsec` on the same machine. @default false: by TCP */
   readonly isLocal?: boolean;
   /** Variables that configure the daemons, such as DSEC_EDGE_SANDBOXES. */
@@ -83,9 +90,15 @@ export class TestServer implements AsyncDisposable {
     const data = options.data ?? (await mkdtemp(join(tmpdir(), 'dsec-t-')));
     const { volumeSize = '64G', maxSandboxes = 1024, variables = {}, environments = ['debian'] } = options;
     const { poolBlanks = DEFAULT_POOL_BLANKS, isLocal = false } = options;
-    const limits = { '--volume-size': volumeSize, '--max-sandboxes': maxSandboxes, '--pool-blanks': poolBlanks };
+    const limits = {
+      '--volume-size': volumeSize,
+      '--max-sandboxes': maxSandboxes,
+      '--pool-blanks': poolBlanks,
+      '--network': options.network === true ? NETWORK : 'none',
+    };
     const limitArgs = Object.entries(limits).flatMap(([option, value]) => [option, String(value)]);
     if (options.blob !== undefined) limitArgs.push('--blob', options.blob);
+    if (options.services !== undefined) limitArgs.push('--services', options.services);
     const argv = cliArgv('up', '--data', data, '--listen', '127.0.0.1:0', ...limitArgs);
     const supervisor = await Process.start(argv, {
       clock,
@@ -231,7 +244,10 @@ async function readServerFile(data: string): Promise<ServerFile | undefined> {
 
 /** `dsec down`, then the directory itself. What cannot be removed is a leak, and an error. */
 async function takeDown(clock: Clock, data: string): Promise<void> {
+  const network = await nodeNetworkOf(data);
   await run(cliArgv('down', '--data', data), { clock, env: { PATH }, timeoutMs: STOP_MS });
+  const left = network === undefined ? [] : await leftOfNetwork(network);
+  if (left.length > 0) throw new PlatformError('cleanup_incomplete', 'a network is left', { details: { left } });
   await rm(data, { recursive: true });
 }
 

@@ -31,6 +31,13 @@ const PROGRAMS: readonly Program[] = [
     fix: apt('mmdebstrap'),
   },
   {
+    name: 'nft',
+    argv: ['nft', '--version'],
+    isNeeded: false,
+    why: 'the network of sandboxes has a table in the packet filter',
+    fix: apt('nftables'),
+  },
+  {
     name: 'docker',
     argv: ['docker', 'version', '--format', '{{.Server.Version}}'],
     isNeeded: false,
@@ -43,15 +50,15 @@ const PROGRAMS: readonly Program[] = [
 
 /** Programs of dsec itself, and of the system. */
 export async function examinePrograms(context: Context): Promise<readonly Finding[]> {
-  const { launcher, aether, layerd, publisher } = context.installation;
-  const areBuilt = await Promise.all([launcher, aether, layerd, publisher].map(exists));
+  const { launcher, aether, layerd, publisher, egressd, gate } = context.installation;
+  const areBuilt = await Promise.all([launcher, aether, layerd, publisher, egressd, gate].map(exists));
   const isBuilt = areBuilt.every(Boolean);
   const own: Finding = {
-    name: 'launcher, aether, layerd and publisher',
+    name: 'launcher, aether, layerd, publisher, egressd and gate',
     isPresent: isBuilt,
     isNeeded: true,
     detail: isBuilt ? 'built' : 'not built',
-    why: 'they make sandboxes, are PID 1 in them, fill layers on demand, and check what becomes a layer',
+    why: 'they make sandboxes, are PID 1 in them, fill layers on demand, check what becomes a layer, and give sandboxes their network',
     fix: '`make setup` builds them; it needs Rust',
   };
   return [own, ...(await Promise.all(PROGRAMS.map((program) => examine(context, program))))];

@@ -2,8 +2,10 @@ import { realpath } from 'node:fs/promises';
 import { storeDirectory, type BlobSettings } from '@dsec/blob';
 import { PlatformError } from '@dsec/contract';
 import { writeDurably, type Argv, type Network } from '@dsec/kit';
-import { APISERVER_USER, EDGE_USER, PACKER_USER, type DataDirectory } from './data-directory.ts';
+import type { EgressInfo } from '@dsec/native-link';
+import { APISERVER_USER, EDGE_USER, PACKER_USER, RESOLVER_USER, type DataDirectory } from './data-directory.ts';
 import type { Installation } from './installation.ts';
+import { hasAddress, type NodeNetwork } from './sandbox-network.ts';
 
 /** Where the API listens. */
 export interface ListenAddress {
@@ -24,7 +26,7 @@ export interface DaemonSettings {
 }
 
 /** Names of the variables that configure a daemon. The launcher takes none. */
-const DAEMON_VARIABLE = /^DSEC_(?:EDGE|APISERVER|PACKER|LAYERD)_/;
+const DAEMON_VARIABLE = /^DSEC_(?:EDGE|APISERVER|PACKER|LAYERD|RESOLVER)_/;
 
 /** Those of the variables that are handed on to the daemons. */
 export function daemonVariables(variables: Readonly<Record<string, string | undefined>>): Record<string, string> {
@@ -112,13 +114,58 @@ export function publisherArgv(parts: Installation, { data }: DaemonSettings): Ar
   ];
 }
 
-export async function edgeArgv(parts: Installation, { data, maxSandboxes, blob }: DaemonSettings): Promise<Argv> {
+export function egressdArgv(parts: Installation, { data }: DaemonSettings, cidr: string): Argv {
+  return [
+    parts.egressd,
+    'serve',
+    '--data',
+    data.path,
+    '--network',
+    cidr,
+    '--resolver-uid',
+    String(RESOLVER_USER.uid),
+    '--resolver-gid',
+    String(RESOLVER_USER.gid),
+    '--gate',
+    parts.gate,
+  ];
+}
+
+/** @param node what egressd says of the network @param servicesFile the mirror services, if any */
+export async function resolverArgv(
+  parts: Installation,
+  { data }: DaemonSettings,
+  node: EgressInfo,
+  servicesFile: string | undefined,
+): Promise<Argv> {
+  const config = {
+    socket: data.resolverSocket,
+    egressdSocket: data.egressdSocket,
+    address4: node.address4,
+    ...(hasAddress(node.address6) ? { address6: node.address6 } : {}),
+    dnsPort: node.dnsPort,
+    servicePort: node.servicePorts[0],
+    nodeNetworks: [node.network4, node.network6],
+    ...(servicesFile === undefined ? {} : { servicesFile }),
+    ...RESOLVER_USER,
+  };
+  return nodeArgv(parts.resolverMain, await writeConfig(data, 'resolver', config));
+}
+
+export async function edgeArgv(
+  parts: Installation,
+  { data, maxSandboxes, blob }: DaemonSettings,
+  sandboxNetwork: NodeNetwork,
+): Promise<Argv> {
   const config = {
     socket: data.edgeSocket,
     launcherSocket: data.launcherSocket,
     sandboxSockets: data.sandboxSockets,
     packerSocket: data.packerSocket,
     publisherSocket: data.publisherSocket,
+    ...('lack' in sandboxNetwork
+      ? { noNetworkReason: sandboxNetwork.lack }
+      : { resolverSocket: sandboxNetwork.resolverSocket }),
     sets: { setsDirectory: data.sets, draftsDirectory: data.setDrafts, layersDirectory: data.layers },
     journal: data.journal,
     idKeyFile: data.idKey,
@@ -205,7 +252,7 @@ function nodeArgv(main: string, configFile: string): Argv {
 
 async function writeConfig(
   data: DataDirectory,
-  name: 'edge' | 'packer' | 'apiserver',
+  name: 'edge' | 'packer' | 'apiserver' | 'resolver',
   config: object,
 ): Promise<string> {
   const path = data.configFile(name);

@@ -12,6 +12,8 @@ export const DEFAULT_DATA_DIRECTORY = '/var/lib/dsec';
 export const EDGE_USER = { uid: 64_801, gid: 64_801 } as const;
 export const APISERVER_USER = { uid: 64_802, gid: 64_802 } as const;
 export const PACKER_USER = { uid: 64_803, gid: 64_803 } as const;
+/** Of the gate too, which egressd starts. */
+export const RESOLVER_USER = { uid: 64_804, gid: 64_804 } as const;
 
 const ID_KEY_BYTES = 32;
 const LINK_KEY_BYTES = 32;
@@ -65,6 +67,16 @@ export class DataDirectory {
   get packerSocket(): string {
     return join(this.path, 'run/packer/packer.sock');
   }
+  /** What egressd keeps. */
+  get egress(): string {
+    return join(this.path, 'run/egress');
+  }
+  get egressdSocket(): string {
+    return join(this.path, 'run/egressd.sock');
+  }
+  get resolverSocket(): string {
+    return join(this.path, 'run/resolver/resolver.sock');
+  }
   get apiSocket(): string {
     return join(this.path, 'run/api/api.sock');
   }
@@ -90,6 +102,10 @@ export class DataDirectory {
   get blobFile(): string {
     return join(this.path, 'keys/blob.json');
   }
+  /** The mirror services of this server, with their credentials. */
+  get servicesFile(): string {
+    return join(this.path, 'keys/services.json');
+  }
   get journal(): string {
     return join(this.path, 'state/edge/journal.db');
   }
@@ -106,7 +122,7 @@ export class DataDirectory {
     return join(this.path, 'keys/admin.key');
   }
 
-  configFile(process: 'edge' | 'packer' | 'apiserver'): string {
+  configFile(process: 'edge' | 'packer' | 'apiserver' | 'resolver'): string {
     return join(this.path, `run/${process}.json`);
   }
 
@@ -142,6 +158,7 @@ export async function prepareDataDirectory(
     ['run/edge', { uid: EDGE_USER.uid, gid: APISERVER_USER.gid }, 0o2750],
     ['run/api', APISERVER_USER, 0o755],
     ['run/packer', { uid: PACKER_USER.uid, gid: EDGE_USER.gid }, 0o2750],
+    ['run/resolver', { uid: RESOLVER_USER.uid, gid: EDGE_USER.gid }, 0o2750],
   ] as const) {
     const path = join(data.path, name);
     await mkdir(path, { recursive: true });

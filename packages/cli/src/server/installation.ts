@@ -9,8 +9,11 @@ export interface Installation {
   readonly aether: string;
   readonly layerd: string;
   readonly publisher: string;
+  readonly egressd: string;
+  readonly gate: string;
   readonly edgeMain: string;
   readonly packerMain: string;
+  readonly resolverMain: string;
   readonly apiserverMain: string;
   readonly benchMain: string;
 }
@@ -23,15 +26,18 @@ export const installation: Installation = {
   aether: join(ROOT, 'native/bin/aether'),
   layerd: join(ROOT, 'native/bin/layerd'),
   publisher: join(ROOT, 'native/bin/publisher'),
+  egressd: join(ROOT, 'native/bin/egressd'),
+  gate: join(ROOT, 'native/bin/gate'),
   edgeMain: join(ROOT, 'packages/edge/src/main.ts'),
   packerMain: join(ROOT, 'packages/edge/src/packer/main.ts'),
+  resolverMain: join(ROOT, 'packages/egress/src/main.ts'),
   apiserverMain: join(ROOT, 'packages/apiserver/src/main.ts'),
   benchMain: join(ROOT, 'packages/bench/src/main.ts'),
 };
 
 /** @throws PlatformError `host_unsuitable` when a program was not built */
-export async function checkBuilt(parts: Installation): Promise<void> {
-  for (const program of [parts.launcher, parts.aether, parts.layerd, parts.publisher]) {
+export async function checkBuilt(...programs: readonly string[]): Promise<void> {
+  for (const program of programs) {
     if (await exists(program)) continue;
     throw new PlatformError('host_unsuitable', `${program} was not built: run \`make setup\``, {
       details: { missing: program },

@@ -25,14 +25,25 @@ export async function waitUntil<T>(
 
 /** Waits until a process listens at a unix socket. */
 export async function listening(clock: Clock, network: Network, path: string, signal: AbortSignal): Promise<void> {
-  await waitUntil(clock, `nobody listened at ${path}`, signal, async () => {
-    try {
-      const connection = await network.connectUnix(path, { signal });
-      connection.destroy();
-      return true;
-    } catch (error) {
-      if (PlatformError.is(error) && error.code === 'unavailable') return undefined;
-      throw error;
-    }
-  });
+  await waitUntil(clock, `nobody listened at ${path}`, signal, async () =>
+    (await isListening(network, path, signal)) ? true : undefined,
+  );
+}
+
+/** Waits until nobody does any more. */
+export async function notListening(clock: Clock, network: Network, path: string, signal: AbortSignal): Promise<void> {
+  await waitUntil(clock, `somebody listens at ${path}`, signal, async () =>
+    (await isListening(network, path, signal)) ? undefined : true,
+  );
+}
+
+async function isListening(network: Network, path: string, signal: AbortSignal): Promise<boolean> {
+  try {
+    const connection = await network.connectUnix(path, { signal });
+    connection.destroy();
+    return true;
+  } catch (error) {
+    if (PlatformError.is(error) && error.code === 'unavailable') return false;
+    throw error;
+  }
 }

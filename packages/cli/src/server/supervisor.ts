@@ -16,17 +16,31 @@ import {
   apiserverArgv,
   chosenPort,
   edgeArgv,
+  egressdArgv,
   endpointOf,
   launcherArgv,
   packerArgv,
   publisherArgv,
   layerdArgv,
+  resolverArgv,
+  type DaemonSettings,
   type ListenAddress,
 } from './daemon-config.ts';
 import { prepareDataDirectory, readAdminKey, type DataDirectory } from './data-directory.ts';
 import { checkBuilt, type Installation } from './installation.ts';
 import { listening, waitUntil } from './readiness.ts';
+import {
+  askEgressd,
+  checkPacketFilter,
+  clearNetwork,
+  clearOtherNetwork,
+  clearUnusedNetwork,
+  lackOf,
+  type NetworkChoice,
+  type NodeNetwork,
+} from './sandbox-network.ts';
 import { removeServerFile, writeServerFile } from './server-file.ts';
+import { keepServices } from './services-file.ts';
 import { prepareVolume, programEnv, type VolumeOptions } from './volume.ts';
 
 export interface ServerOptions {
@@ -40,7 +54,11 @@ export interface ServerOptions {
   readonly poolBlanks: number | undefined;
   /** The blob store to use from now on. @default the one that was named before on this data directory, if any */
   readonly blob: BlobSettings | undefined;
-  /** Variables that configure the daemons: DSEC_EDGE_..., DSEC_APISERVER_..., DSEC_PACKER_..., DSEC_LAYERD_.... */
+  /** What sandboxes reach others by. */
+  readonly network: NetworkChoice;
+  /** File of the mirror services from now on. @default those that were named before on this data directory, if any */
+  readonly servicesFile: string | undefined;
+  /** Variables that configure the daemons: DSEC_EDGE_..., DSEC_APISERVER_..., DSEC_PACKER_..., DSEC_LAYERD_..., DSEC_RESOLVER_.... */
   readonly variables: Readonly<Record<string, string>>;
 }
 
@@ -55,6 +73,8 @@ export interface SupervisorParts {
 }
 
 type IsReady = (signal: AbortSignal) => Promise<void>;
+/** Starts a daemon that ends with `owner`. */
+type Start = (owner: AsyncDisposableStack, name: string, argv: Argv, isReady: IsReady) => Promise<void>;
 
 /**
  * A server on one machine: prepares the data directory, starts the daemons in the order of their dependence, and starts
@@ -65,25 +85,34 @@ export class Supervisor implements AsyncDisposable {
   readonly endpoint: string;
   /** Aborted when `dsec down` asks for the end. */
   readonly stopAsked: AbortSignal;
+  /** Why sandboxes get no network although nobody has asked for none, if they do not. */
+  readonly networkLack: string | undefined;
   readonly #resources: AsyncDisposableStack;
 
-  private constructor(endpoint: string, stopAsked: AbortSignal, resources: AsyncDisposableStack) {
-    this.endpoint = endpoint;
-    this.stopAsked = stopAsked;
-    this.#resources = resources;
+  private constructor(parts: {
+    readonly endpoint: string;
+    readonly stopAsked: AbortSignal;
+    readonly networkLack: string | undefined;
+    readonly resources: AsyncDisposableStack;
+  }) {
+    this.endpoint = parts.endpoint;
+    this.stopAsked = parts.stopAsked;
+    this.networkLack = parts.networkLack;
+    this.#resources = parts.resources;
   }
 
   /** @throws PlatformError `already_running`, `host_unsuitable`, `config_invalid`, `blob_unavailable` of a store that is named now */
   static async start(options: ServerOptions, parts: SupervisorParts): Promise<Supervisor> {
     const { data } = options;
     const { installation, clock, network } = parts;
-    await checkBuilt(installation);
+    await checkBuilt(installation.launcher, installation.aether, installation.layerd, installation.publisher);
     await using resources = new AsyncDisposableStack();
     parts.onStep(`preparing ${data.path}`);
     const { adminKeySha256 } = await prepareDataDirectory(data, parts.random);
     const stop = new AbortController();
     resources.use(await holdControl(network, data, () => stop.abort()));
     const blob = await useStore(options, parts);
+    const servicesFile = await keepServices(data, options.servicesFile);
     await prepareVolume(installation, data, options.volume, clock);
     const listen = await chosenPort(network, options.listen);
     const endpoint = endpointOf(listen);
@@ -92,7 +121,13 @@ export class Supervisor implements AsyncDisposable {
     const startedAtMs = clock.now();
     const record = (): Promise<void> =>
       writeServerFile(data, { endpoint, socket: data.apiSocket, pid: process.pid, startedAtMs, pids });
-    const start = async (name: string, argv: Argv, isReady: IsReady, account = {}): Promise<void> => {
+    const startFor = async (
+      owner: AsyncDisposableStack,
+      name: string,
+      argv: Argv,
+      isReady: IsReady,
+      account = {},
+    ): Promise<void> => {
       parts.onStep(`starting the ${name}`);
       const onRestarted = async (pid: number): Promise<void> => {
         pids[name] = pid;
@@ -108,9 +143,14 @@ export class Supervisor implements AsyncDisposable {
         isReady,
         onRestarted,
       });
-      resources.use(daemon);
+      owner.use(daemon);
       pids[name] = daemon.pid;
+      owner.defer(() => {
+        delete pids[name];
+      });
     };
+    const start = (name: string, argv: Argv, isReady: IsReady, account = {}): Promise<void> =>
+      startFor(resources, name, argv, isReady, account);
     const { maxSandboxes, poolBlanks } = options;
     const settings = { data, listen, adminKeySha256, maxSandboxes, poolBlanks, blob };
     if (blob !== undefined) {
@@ -128,7 +168,8 @@ export class Supervisor implements AsyncDisposable {
     await start('packer', await packerArgv(installation, settings), (signal) =>
       listening(clock, network, data.packerSocket, signal),
     );
-    await start('edge', await edgeArgv(installation, settings), (signal) =>
+    const sandboxNetwork = await startNetwork({ options, parts, settings, servicesFile, resources, start: startFor });
+    await start('edge', await edgeArgv(installation, settings, sandboxNetwork), (signal) =>
       listening(clock, network, data.edgeSocket, signal),
     );
     await start('apiserver', await apiserverArgv(installation, settings), (signal) =>
@@ -136,12 +177,60 @@ export class Supervisor implements AsyncDisposable {
     );
     resources.defer(() => removeServerFile(data));
     await record();
-    return new Supervisor(endpoint, stop.signal, resources.move());
+    const isWanted = options.network.cidr !== undefined;
+    return new Supervisor({
+      endpoint,
+      stopAsked: stop.signal,
+      networkLack: isWanted && 'lack' in sandboxNetwork ? sandboxNetwork.lack : undefined,
+      resources: resources.move(),
+    });
   }
 
   async [Symbol.asyncDispose](): Promise<void> {
     await this.#resources[Symbol.asyncDispose]();
   }
+}
+
+interface NetworkStart {
+  readonly options: ServerOptions;
+  readonly parts: SupervisorParts;
+  readonly settings: DaemonSettings;
+  readonly servicesFile: string | undefined;
+  /** Of the server. */
+  readonly resources: AsyncDisposableStack;
+  readonly start: Start;
+}
+
+/**
+ * Starts what gives sandboxes a network. A host that cannot has a server without, which refuses policies that need one with the reason.
+ * @throws PlatformError `host_unsuitable` when a network was named
+ */
+async function startNetwork(work: NetworkStart): Promise<NodeNetwork> {
+  const { data, network: choice } = work.options;
+  const { installation, clock, network } = work.parts;
+  const parts = { data, installation, clock, network };
+  await clearOtherNetwork(parts, choice.cidr);
+  if (choice.cidr === undefined)
+    return { lack: 'the server was started with --network none: it runs no egress daemons' };
+  await using daemons = new AsyncDisposableStack();
+  daemons.defer(() => clearUnusedNetwork(parts));
+  try {
+    await checkBuilt(installation.egressd, installation.gate);
+    await checkPacketFilter(clock);
+    await work.start(daemons, 'egressd', egressdArgv(installation, work.settings, choice.cidr), (signal) =>
+      listening(clock, network, data.egressdSocket, signal),
+    );
+    const argv = await resolverArgv(installation, work.settings, await askEgressd(parts), work.servicesFile);
+    await work.start(daemons, 'resolver', argv, (signal) => listening(clock, network, data.resolverSocket, signal));
+  } catch (error) {
+    if (choice.isDemanded || !PlatformError.is(error) || error.code !== 'host_unsuitable') throw error;
+    await daemons.disposeAsync();
+    // What sandboxes from before have is closed rather than left to nobody.
+    await clearNetwork(parts);
+    return { lack: `this host cannot: ${lackOf(error)}` };
+  }
+  work.resources.use(daemons.move());
+  return { resolverSocket: data.resolverSocket };
 }
 
 /** The store to use: one that is named must answer; one of before may be away, since the node also serves what it has. */

@@ -4,6 +4,7 @@ import { connectLocal, dataDirectoryOf, type ConnectionOptions } from '../connec
 import type { Context } from '../context.ts';
 import { endLayerd } from '../server/close-layers.ts';
 import { stopServer } from '../server/control.ts';
+import { clearNetwork } from '../server/sandbox-network.ts';
 import type { DataDirectory } from '../server/data-directory.ts';
 import { installation, requireRoot } from '../server/installation.ts';
 import { releaseVolume } from '../server/volume.ts';
@@ -42,6 +43,8 @@ async function takeDown(context: Context, data: DataDirectory, progress: Progres
   }
   progress.step('stopping the server');
   await stopServer(context.network, data, AbortSignal.timeout(STOP_SANDBOXES_MS));
+  progress.step('taking the network away');
+  await clearNetwork({ ...context, data });
   progress.step('releasing the data volume');
   await releaseVolume(installation, data, context.clock);
   // A server that was killed has left layerd to its sandboxes, which are gone by now.

@@ -55,6 +55,8 @@ async function mainJob(context: Context, data: DataDirectory, steps: Steps): Pro
       maxSandboxes: 64,
       poolBlanks: undefined,
       blob: undefined,
+      network: { cidr: undefined, isDemanded: false },
+      servicesFile: undefined,
       variables: {},
     },
     { ...context, onStep: () => undefined },

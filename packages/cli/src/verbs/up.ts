@@ -5,6 +5,7 @@ import { say, type Context } from '../context.ts';
 import { blobSettingsOf } from '../server/blob-settings.ts';
 import { startDetached } from '../server/detached.ts';
 import { daemonVariables, parseListen } from '../server/daemon-config.ts';
+import { parseNetwork } from '../server/sandbox-network.ts';
 import { requireRoot } from '../server/installation.ts';
 import { Supervisor } from '../server/supervisor.ts';
 import { startProgress } from '../terminal/progress.ts';
@@ -17,6 +18,8 @@ interface Options {
   readonly maxSandboxes?: number;
   readonly poolBlanks?: number;
   readonly blob?: string;
+  readonly network?: string;
+  readonly services?: string;
   readonly detach?: boolean;
 }
 
@@ -40,6 +43,14 @@ export function upVerb(program: Command, context: Context): void {
       '--blob <url>',
       'blob store that layers come from which are not on this machine: a directory, or s3://BUCKET/PREFIX with its account in DSEC_BLOB_ENDPOINT, DSEC_BLOB_ACCESS_KEY_ID, DSEC_BLOB_SECRET_ACCESS_KEY and DSEC_BLOB_REGION, or in a JSON file that DSEC_BLOB_FILE names (default: the one that was named before)',
     )
+    .option(
+      '--network <cidr>',
+      'IPv4 network that sandboxes get their addresses of, or none: then no policy can allow anything (default: a part of 198.18.0.0/15, where this machine can)',
+    )
+    .option(
+      '--services <file>',
+      'JSON file of the mirror services that policies may open (docs/resolver.md), or none; kept, readable by root alone (default: those that were named before)',
+    )
     .option('--detach', 'go on in the background; return when it is ready')
     .action(async (options: Options) => {
       requireRoot('up');
@@ -58,9 +69,13 @@ export function upVerb(program: Command, context: Context): void {
         maxSandboxes: options.maxSandboxes,
         poolBlanks: options.poolBlanks,
         blob: options.blob === undefined ? undefined : await blobSettingsOf(options.blob, context.variables),
+        network: parseNetwork(options.network),
+        servicesFile: options.services,
         variables: daemonVariables(context.variables),
       };
       const supervisor = await start(settings, context, progress);
+      if (supervisor.networkLack !== undefined)
+        say(context, `warning: sandboxes get no network: ${supervisor.networkLack}`);
       progress.done(`dsec is up at ${supervisor.endpoint} (data: ${data.path}, logs: ${data.logs})`);
       await ended(AbortSignal.any([context.interrupted, supervisor.stopAsked]));
       say(context, 'stopping; sandboxes go on running: `dsec up` takes them over again, `dsec down` stops them');

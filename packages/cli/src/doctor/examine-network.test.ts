@@ -1,0 +1,23 @@
+import { expect, test } from 'vitest';
+import { kernelFinding } from './examine-network.ts';
+
+const ALL =
+  'BPF_SYSCALL NET_SCH_INGRESS NET_CLS_BPF VETH NF_TABLES NFT_CT NFT_CONNLIMIT NFT_MASQ NFT_REJECT NFT_TPROXY'.split(
+    ' ',
+  );
+const configOf = (names: readonly string[]): string => names.map((name) => `CONFIG_${name}=m\n`).join('');
+
+test('names what a kernel lacks', () => {
+  expect(kernelFinding(configOf(ALL))).toMatchObject({ isPresent: true, detail: '' });
+  const config = configOf(ALL.filter((name) => name !== 'NFT_TPROXY'));
+  expect(kernelFinding(`${config}# CONFIG_NFT_TPROXY is not set\nCONFIG_NFT_TPROXY_X=y\n`)).toMatchObject({
+    isPresent: false,
+    isNeeded: false,
+    detail: 'CONFIG_NFT_TPROXY',
+    why: 'connections to addresses that are allowed by name go through the gate',
+  });
+});
+
+test('a kernel whose configuration is nowhere is not called unfit', () => {
+  expect(kernelFinding(undefined).isPresent).toBe(true);
+});
