@@ -8,6 +8,7 @@ import {
   TestServer,
   type DaemonName,
   type HostSnapshot,
+  type Requirement,
   type TestServerOptions,
 } from '@dsec/testkit';
 import { readdir, readFile } from 'node:fs/promises';
@@ -140,8 +141,11 @@ export class Server {
 }
 
 /** One server for all tests of a file, with a check at the end that they left nothing. */
-export function useServer(options: TestServerOptions = {}): () => Server {
-  const lack = lacking('root', 'btrfs', 'erofs', 'overlay', 'cgroup');
+export function useServer(
+  options: TestServerOptions | (() => Promise<TestServerOptions>) = {},
+  more: readonly Requirement[] = [],
+): () => Server {
+  const lack = lacking('root', 'btrfs', 'erofs', 'overlay', 'cgroup', ...more);
   if (lack !== undefined) {
     process.stderr.write(`skipped: ${lack}\n`);
     beforeEach((context) => context.skip(lack));
@@ -149,7 +153,7 @@ export function useServer(options: TestServerOptions = {}): () => Server {
   }
   let server: Server | undefined;
   beforeAll(async () => {
-    server = await Server.start(options);
+    server = await Server.start(typeof options === 'function' ? await options() : options);
   }, START_MS);
   afterAll(() => server?.end(), END_MS);
   return () => {
