@@ -215,6 +215,12 @@ describe('a tar archive that is not trusted', () => {
     ],
     ['with a sparse map without end', Buffer.concat([endlessMap(), END_OF_ARCHIVE]), 'image_corrupt', 'sparse_map'],
     [
+      'with a sparse file of the largest size that a kernel gives',
+      tarOf({ ...file, pax: { 'GNU.sparse.major': '1', 'GNU.sparse.realsize': '9223372036854775807' } }),
+      'image_unsupported',
+      'file_size',
+    ],
+    [
       'with the oldest sparse form',
       tarOf({ ...file, pax: { 'GNU.sparse.size': '5000', 'GNU.sparse.offset': '0' } }),
       'image_unsupported',
@@ -230,6 +236,11 @@ describe('a tar archive that is not trusted', () => {
   it('is named with the offset of the entry that is wrong', async () => {
     const error = await failure(tarOf(file, { ...file, type: 'Z' }));
     expect(error.details['offset']).toBe(512 + 2048);
+  });
+
+  it('names a sparse file that is too large, so that who packs a sandbox can remove it', async () => {
+    const pax = { 'GNU.sparse.map': '0,2000', 'GNU.sparse.size': '9007199254740992', 'GNU.sparse.name': 'srv/huge' };
+    expect((await failure(tarOf({ ...file, pax }))).details).toMatchObject({ entry: 'srv/huge', reason: 'file_size' });
   });
 
   it('never fails but with a typed error, whatever bytes are changed', async () => {

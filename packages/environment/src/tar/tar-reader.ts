@@ -32,6 +32,8 @@ export interface TarEntry {
 const MAX_EXTENDED_BYTES = 1024 * 1024;
 /** Global headers of one archive. They hold for each entry, and honest ones hold a comment. */
 const MAX_GLOBAL_BYTES = 64 * 1024;
+/** Of a name that an error shows. */
+const MAX_SHOWN_CHARS = 256;
 
 const types: Readonly<Record<string, TarEntryType>> = {
   '0': 'file',
@@ -151,6 +153,8 @@ export class TarReader {
     const pax = this.#global.size === 0 ? pending.pax : new Map([...this.#global, ...pending.pax]);
     const isSparse = pax.has('GNU.sparse.major') || pax.has('GNU.sparse.map') || pax.has('GNU.sparse.size');
     const path = paxBytes(pax, 'GNU.sparse.name') ?? paxBytes(pax, 'path') ?? pending.longName ?? header.name;
+    // Any sandbox can make one, of holes alone: whoever packs it must hear which.
+    if (isSparse && isTooLarge(pax)) throw this.#tooLarge(offset, path);
     const type = header.typeFlag === '\0' && path.endsWith('/') ? 'directory' : types[header.typeFlag];
     if (type === undefined) throw this.#unsupported(offset, 'tar_entry_type');
     const mtime = paxTime(pax, 'mtime') ?? { seconds: header.mtimeSeconds, nanoseconds: 0 };
@@ -210,6 +214,13 @@ export class TarReader {
     });
   }
 
+  #tooLarge(offset: number, path: ByteString): PlatformError {
+    const entry = ByteString.toText(path).slice(0, MAX_SHOWN_CHARS);
+    return new PlatformError('image_unsupported', `The archive has a file that is too large: ${entry}`, {
+      details: { layer: this.#archive, offset, reason: 'file_size', entry },
+    });
+  }
+
   #unsupported(offset: number, reason: string): PlatformError {
     return new PlatformError('image_unsupported', 'The archive has an entry of a form that is not supported', {
       details: { layer: this.#archive, offset, reason },
@@ -218,5 +229,12 @@ export class TarReader {
 }
 
 const alignedEnd = (offset: number): number => Math.ceil(offset / TAR_BLOCK) * TAR_BLOCK;
+
+/** Whether a sparse file is said to be of a size that no number here holds. */
+const isTooLarge = (pax: PaxRecords): boolean =>
+  ['GNU.sparse.realsize', 'GNU.sparse.size'].some((key) => {
+    const text = pax.get(key)?.toString('latin1') ?? '';
+    return /^[0-9]{16,20}$/.test(text) && !Number.isSafeInteger(Number(text));
+  });
 
 const isId = (id: number): boolean => Number.isInteger(id) && id <= 0xfffffffe;
