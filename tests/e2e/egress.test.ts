@@ -10,14 +10,16 @@ import { networkInterfaces, tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { afterAll, expect, test } from 'vitest';
 import { failureOf } from './failure-of.ts';
-import { attempt, attempts, networked, openFlow, working } from './in-network.ts';
-import { useServer } from './started-server.ts';
+import { attempt, attempts, bringProbe, networked, openFlow, working } from './in-network.ts';
+import { CACHE, ENVIRONMENT_FILE, useServer } from './started-server.ts';
 import { clock, waitFor } from './wait-for.ts';
 import { EVIL, GOOD, GOOD6, HOST4, NAME_SERVER, OTHER, World } from './world.ts';
 
 const SECRET = 'Bearer operator-secret';
 /** No service ends sooner than a sandbox may keep a connection after a change. */
 const CUT_MS = 50;
+/** The environment is in the cache by then. */
+const BUILD_MS = 120_000;
 const ZONE = {
   'good.test': [GOOD, GOOD6],
   'other.test': [OTHER],
@@ -66,6 +68,8 @@ async function egressd<T>(ask: (client: EgressClient) => Promise<T>): Promise<T>
   await using wire = WireClient.connect(socket, { role: 'test', clock });
   return await ask(new EgressClient(wire));
 }
+const kindsOf = (left: readonly string[]): ReadonlySet<string | undefined> =>
+  new Set(left.map((line) => line.split(':')[0]));
 const counters = (sandbox: Sandbox): Promise<EgressCounters> => egressd((client) => client.counters(sandbox.sandboxId));
 
 test('N01 no name that is not allowed leaves the node, whatever asks whom', { timeout: 120_000 }, async () => {
@@ -320,18 +324,34 @@ test('mirror services have the credentials of the operator, and nobody else has 
   expect(argv).not.toContain('secret');
 });
 
-test('servers of one host share nothing, and one that stops leaves no network to nobody', {
-  timeout: 120_000,
-}, async () => {
+test('servers of one host share nothing; one that stops leaves its network to live sandboxes, and to nobody else', async () => {
   const first = await nodeNetworkOf(server().data);
-  await using other = await TestServer.start({ network: true, environments: [], volumeSize: '2G', poolBlanks: 1 });
+  const options = { network: true, environments: [], volumeSize: '2G', poolBlanks: 1 } as const;
+  const other = await TestServer.start(options);
   const network = await nodeNetworkOf(other.data);
   if (first === undefined || network === undefined) throw new Error('a server has no network');
   expect(network.number).not.toBe(first.number);
   expect(network.address4).not.toBe(first.address4);
-  const kinds = (found: readonly string[]) => new Set(found.map((line) => line.split(':')[0]));
-  expect(kinds(await leftOfNetwork(network))).toEqual(new Set(['table', 'rule', 'address']));
+  await other.cli(['env', 'build', ENVIRONMENT_FILE, '--reuse', CACHE], { timeoutMs: BUILD_MS });
+  const policy = { network: allow(OTHER) };
+  const sandbox = await other.client.runContainer({ containerImage: 'e2e', memoryLimitMb: 128, policy });
+  await bringProbe(sandbox);
+  world().forget();
+  const { execId } = await sandbox.execDetached(['python3', '/probe.py', 'flow', 'echo', OTHER, '7', '']);
+  await waitFor('the flow', () => world().connections.some(({ address, port }) => address === OTHER && port === 7));
   await other.stopDaemons();
+  expect(kindsOf(await leftOfNetwork(network))).toEqual(new Set(['table', 'rule', 'address', 'device', 'route']));
+  await using next = await TestServer.start({ ...options, data: other.data });
+  expect(await nodeNetworkOf(next.data)).toEqual(network);
+  const same = await next.client.getSandbox(sandbox.sandboxId);
+  await waitFor('the sandbox is adopted', async () => (await same.info()).state === 'running');
+  // It is the same flow that is cut.
+  expect((await same.execs()).find((exec) => exec.execId === execId)?.state).toBe('running');
+  await same.policy.set({});
+  expect((await same.attach(execId)).stdout).toMatch(/lastMs.*(?:Reset|Refused|Error)/);
+  expect(world().connections).toHaveLength(1);
+  await same.stop();
+  await next.stopDaemons();
   expect(await leftOfNetwork(network)).toEqual([]);
-  expect(kinds(await leftOfNetwork(first))).toContain('table');
-});
+  expect(kindsOf(await leftOfNetwork(first))).toContain('table');
+}, 180_000);

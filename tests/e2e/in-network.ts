@@ -15,8 +15,12 @@ export interface Outcome {
 /** A sandbox with the probe in it, under a network policy. */
 export async function networked(server: Server, network: NetworkPolicyRequest, phases = {}): Promise<Sandbox> {
   const sandbox = await server.sandbox({ policy: { network, phases } });
-  await sandbox.files.write(PROBE, await readFile(join(import.meta.dirname, 'network-probe.py'), 'utf8'));
+  await bringProbe(sandbox);
   return sandbox;
+}
+
+export async function bringProbe(sandbox: Sandbox): Promise<void> {
+  await sandbox.files.write(PROBE, await readFile(join(import.meta.dirname, 'network-probe.py'), 'utf8'));
 }
 
 /** Attempts, one after the other, each in words: `tls 203.0.113.7 443 good.test`. */

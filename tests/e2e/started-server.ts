@@ -17,7 +17,9 @@ import { afterAll, beforeAll, beforeEach, expect } from 'vitest';
 import { clock, waitFor } from './wait-for.ts';
 
 const ROOT = join(import.meta.dirname, '../..');
-const ENVIRONMENT_FILE = join(import.meta.dirname, 'environment.yaml');
+export const ENVIRONMENT_FILE = join(import.meta.dirname, 'environment.yaml');
+/** Where it is kept when it was built once. */
+export const CACHE = join(ROOT, '.cache/environments');
 const START_MS = 900_000;
 const END_MS = 180_000;
 /** Blank sandboxes that the launcher keeps: a few, because most suites make few. */
@@ -50,7 +52,7 @@ export class Server {
       variables,
     });
     try {
-      await server.cli(['env', 'build', ENVIRONMENT_FILE, '--reuse', join(ROOT, '.cache/environments')], {
+      await server.cli(['env', 'build', ENVIRONMENT_FILE, '--reuse', CACHE], {
         timeoutMs: START_MS,
       });
       return new Server(server, await steadySnapshot(server));

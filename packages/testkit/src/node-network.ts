@@ -44,7 +44,7 @@ export async function leftOfNetwork(network: NodeNetwork): Promise<readonly stri
   const matching = (kind: string, lines: readonly string[], text: string): readonly string[] =>
     lines.filter((line) => line.includes(text)).map((line) => `${kind}: ${line.trim()}`);
   return [
-    ...(await devicesNamed(network)),
+    ...(await devicesNamed(network)).map((name) => `device: ${name}`),
     ...matching(
       'table',
       tables.map((line) => `${line} `),
