@@ -23,7 +23,7 @@ export async function bringProbe(sandbox: Sandbox): Promise<void> {
   await sandbox.files.write(PROBE, await readFile(join(import.meta.dirname, 'network-probe.py'), 'utf8'));
 }
 
-/** Attempts, one after the other, each in words: `tls 203.0.113.7 443 good.test`. */
+/** Attempts, one after the other, each in words: `tls 198.51.100.137 443 good.test`. */
 export async function attempts(sandbox: Sandbox, ...words: readonly string[]): Promise<readonly Outcome[]> {
   const { stdout, stderr } = await sandbox.exec(['python3', PROBE, 'many', ...words], { timeoutMs: 120_000 });
   if (stdout === '') throw new Error(`the probe said nothing, and: ${stderr}`);

@@ -9,14 +9,14 @@ import { clock, waitFor } from './wait-for.ts';
 const env = { PATH: '/usr/sbin:/usr/bin:/sbin:/bin' } as const;
 const START_MS = 30_000;
 
-/** The host's end, and the name server that the resolver asks. */
+/** The host's end, and the name server that the resolver asks. One block of the three for documentation: machines that build reach real mirrors by the others. */
 export const HOST4 = '198.51.100.1';
 const ROUTER4 = '198.51.100.2';
-export const NAME_SERVER = '203.0.113.53';
+export const NAME_SERVER = '198.51.100.153';
 /** Where allowed names are, and where nothing is allowed. */
-export const GOOD = '203.0.113.7';
-export const OTHER = '203.0.113.8';
-export const EVIL = '203.0.113.66';
+export const GOOD = '198.51.100.137';
+export const OTHER = '198.51.100.138';
+export const EVIL = '198.51.100.166';
 export const GOOD6 = '2001:db8:2::7';
 const ADDRESSES4 = [NAME_SERVER, GOOD, OTHER, EVIL];
 const ADDRESSES = [...ADDRESSES4, GOOD6];
@@ -89,14 +89,14 @@ export class World implements AsyncDisposable {
     await tool('ip', 'netns', 'add', name);
     await tool('ip', 'link', 'add', name, 'type', 'veth', 'peer', 'name', 'eth0', 'netns', name);
     await inside('link', 'set', 'lo', 'up');
-    await inside('address', 'add', `${ROUTER4}/24`, 'dev', 'eth0');
+    await inside('address', 'add', `${ROUTER4}/30`, 'dev', 'eth0');
     await inside('address', 'add', '2001:db8:1::2/64', 'dev', 'eth0', 'nodad');
     for (const address of ADDRESSES) await inside('address', 'add', address, 'dev', 'lo');
     await inside('link', 'set', 'eth0', 'up');
-    await tool('ip', 'address', 'add', `${HOST4}/24`, 'dev', name);
+    await tool('ip', 'address', 'add', `${HOST4}/30`, 'dev', name);
     await tool('ip', 'address', 'add', '2001:db8:1::1/64', 'dev', name, 'nodad');
     await tool('ip', 'link', 'set', name, 'up');
-    await tool('ip', 'route', 'add', '203.0.113.0/24', 'via', ROUTER4);
+    await tool('ip', 'route', 'add', '198.51.100.128/25', 'via', ROUTER4);
     await tool('ip', 'route', 'add', '2001:db8:2::/64', 'via', '2001:db8:1::2');
   }
 
