@@ -23,7 +23,7 @@ export async function bringProbe(sandbox: Sandbox): Promise<void> {
   await sandbox.files.write(PROBE, await readFile(join(import.meta.dirname, 'network-probe.py'), 'utf8'));
 }
 
-/** Attempts, one after the other, each in words: `tls 198.51.100.137 443 good.test`. */
+/** Attempts, one after the other, each in words: `tls 203.0.113.7 443 good.test`. */
 export async function attempts(sandbox: Sandbox, ...words: readonly string[]): Promise<readonly Outcome[]> {
   const { stdout, stderr } = await sandbox.exec(['python3', PROBE, 'many', ...words], { timeoutMs: 120_000 });
   if (stdout === '') throw new Error(`the probe said nothing, and: ${stderr}`);
@@ -64,6 +64,8 @@ export async function openFlow(sandbox: Sandbox, kind: 'tls' | 'echo', address: 
     if (ok === undefined) throw new Error(`the flow never began: ${said}`);
     return ok;
   })();
+  // Who does not wait for it has another failure to tell.
+  ended.catch(() => begun.resolve(undefined));
   await begun.promise;
   return { ended };
 }
