@@ -20,9 +20,10 @@ const SOCKET_NAME: &str = "gate.sock";
 const BACKLOG: i32 = 8;
 
 /// How the gate is started.
-#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Program {
     pub path: PathBuf,
+    /// What is there, opened while this process could go everywhere; `None` when nothing is.
+    pub file: Option<OwnedFd>,
     pub port: u16,
     /// Uid and gid.
     pub user: (u32, u32),
@@ -63,7 +64,11 @@ pub fn start(program: &Program, place: &Place, block: &Block) -> std::result::Re
     };
     let control = socket::listen_at(place.egress.as_fd(), SOCKET_NAME, SocketType::STREAM, (0, 0), BACKLOG)
         .map_err(failed(SOCKET_NAME))?;
-    let child = process::start_with(&program.path, program.user, [Some(four), six, Some(control)])
+    let child = program
+        .file
+        .as_ref()
+        .ok_or_else(|| std::io::ErrorKind::NotFound.into())
+        .and_then(|file| process::start_with((&program.path, file), program.user, [Some(four), six, Some(control)]))
         .map_err(|error| format!("{}: {error}", program.path.display()))?;
     let pid = i32::try_from(child.id()).ok().and_then(Pid::from_raw).ok_or("the gate has no number")?;
     let known = clone::open_process(pid)

@@ -21,7 +21,7 @@ use crate::place::Place;
 use crate::policies::Policies;
 use crate::remover::Remover;
 use crate::request::{self, Request};
-use crate::sys::{Errno, Result};
+use crate::sys::{Errno, Result, process};
 use crate::uplinks::{Adopted, Uplinks};
 use crate::{kernel, privileges};
 use daemon::failure::{Failure, errno_name};
@@ -62,6 +62,8 @@ pub fn serve(options: &Serve) -> std::result::Result<(), StartError> {
     kernel.maps.set_node(&block.layout(options.service_ports)).map_err(at("the map node"))?;
     let listener = socket::listen_at(place.run.as_fd(), SOCKET_NAME, SocketType::STREAM, options.resolver, BACKLOG)
         .map_err(at("egressd.sock"))?;
+    // A checkout may lie where only its owner goes.
+    let gate = options.gate.clone().map(|path| (process::open_program(&path).ok(), path));
     privileges::reduce().map_err(at("capabilities"))?;
     let watch = Watch::open().map_err(at("netlink"))?;
     let remover = Remover::start().map_err(at("remover"))?;
@@ -74,8 +76,7 @@ pub fn serve(options: &Serve) -> std::result::Result<(), StartError> {
     let policies = own(&kernel.maps.rules).and_then(|map| Policies::adopt(map, &rulesets)).map_err(at("rules"))?;
     let pins = own(&kernel.maps.pins).and_then(|map| Pins::adopt(map, &generations)).map_err(at("pins"))?;
     let mtu = options.mtu.or_else(|| way_out_mtu(&mut netlink)).unwrap_or(DEFAULT_MTU);
-    let gate = options.gate.clone();
-    let program = gate.map(|path| Program { path, port: options.gate_port, user: options.resolver });
+    let program = gate.map(|(file, path)| Program { path, file, port: options.gate_port, user: options.resolver });
     let mut node = Node {
         options: options.clone(),
         place,

@@ -4,6 +4,8 @@ mod common;
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
+use std::os::unix::fs::PermissionsExt;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use common::gate::Gate;
@@ -111,10 +113,31 @@ fn connections_to_pinned_addresses_come_to_the_gate() {
     host.finish();
 }
 
-/// That of the same build, where it was built.
-fn real_gate() -> Option<std::path::PathBuf> {
+/// That of the same build, in a directory that only somebody else may enter, as one's home.
+struct RealGate(PathBuf);
+
+impl RealGate {
+    fn copied() -> Option<Self> {
+        let built = real_gate()?;
+        let own = Self(std::env::temp_dir().join(format!("dsec-real-gate-{}", std::process::id())));
+        std::fs::create_dir(&own.0).expect("a directory");
+        std::fs::copy(built, own.0.join("gate")).expect("copied");
+        std::os::unix::fs::chown(&own.0, Some(12_345), Some(12_345)).expect("chown");
+        std::fs::set_permissions(&own.0, std::fs::Permissions::from_mode(0o700)).expect("chmod");
+        Some(own)
+    }
+}
+
+impl Drop for RealGate {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+/// Where it was built.
+fn real_gate() -> Option<PathBuf> {
     let beside = std::env::current_exe().expect("a path").parent()?.parent()?.join("gate");
-    let found = std::env::var_os("DSEC_GATE").map_or(beside, std::path::PathBuf::from);
+    let found = std::env::var_os("DSEC_GATE").map_or(beside, PathBuf::from);
     if !found.exists() {
         eprintln!("skipped: {} is missing (cargo build -p dsec-gate)", found.display());
         return None;
@@ -133,9 +156,10 @@ fn asks_for(sandbox: &Sandbox, name: &str) -> Option<TcpStream> {
 
 #[test]
 fn the_gate_itself_is_started_fed_found_again_and_ended() {
-    let Some(gate) = real_gate().filter(|_| is_possible()) else { return };
-    let gate = gate.to_str().expect("UTF-8");
-    let mut host = Host::start(&["--gate", gate, "--resolver-uid", "64804", "--resolver-gid", "64804"]);
+    let Some(gate) = is_possible().then(RealGate::copied).flatten() else { return };
+    let path = gate.0.join("gate");
+    let mut host =
+        Host::start(&["--gate", path.to_str().expect("UTF-8"), "--resolver-uid", "64804", "--resolver-gid", "64804"]);
     let _server = Echo::tcp(&host.world, 8080);
     fed(&host);
     let known = |host: &Host| -> Value {

@@ -8,8 +8,8 @@ use launcher::seccomp_program::{
 use launcher::sys::confinement::filter_system_calls;
 use rustix::process::{DumpableBehavior, Gid, Uid, set_dumpable_behavior};
 use rustix::thread::{
-    CapabilitySet, CapabilitySets, capabilities, clear_ambient_capability_set, set_capabilities, set_no_new_privs,
-    set_thread_groups, set_thread_res_gid, set_thread_res_uid,
+    CapabilitySet, CapabilitySets, capabilities, clear_ambient_capability_set, set_capabilities, set_name,
+    set_no_new_privs, set_thread_groups, set_thread_res_gid, set_thread_res_uid,
 };
 
 use crate::options::Options;
@@ -85,6 +85,8 @@ fn program() -> Vec<Instruction> {
 
 /// Gives up everything, for good. The process has one thread.
 pub fn confine(options: Options) -> std::result::Result<(), String> {
+    // It is started by a descriptor, whose number would be its name.
+    let _ = set_name(c"gate");
     let failed = |what: &'static str| move |errno: Errno| format!("{what}: {}", errno_name(errno));
     // Others of the same user cannot look into it.
     set_dumpable_behavior(DumpableBehavior::NotDumpable).map_err(failed("dumpable"))?;

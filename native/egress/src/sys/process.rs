@@ -7,6 +7,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fs::{CWD, Mode, OFlags, openat};
 
 use super::{Errno, Result, check};
 
@@ -61,14 +62,25 @@ const ASIDE: RawFd = 16;
 /// How long an end may take that was forced.
 const END_WITHIN: Duration = Duration::from_secs(5);
 
-/// Starts a program that becomes a user by itself, with descriptors in their order.
-pub fn start_with(program: &Path, user: (u32, u32), given: [Option<OwnedFd>; 3]) -> std::io::Result<Child> {
+/// A program to be started later, by a process that may not go the way to it any more.
+pub fn open_program(path: &Path) -> Result<OwnedFd> {
+    let file = openat(CWD, path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?;
+    rustix::io::fcntl_dupfd_cloexec(&file, ASIDE)
+}
+
+/// Starts a program, known by its path, that becomes a user by itself, with descriptors in their order.
+pub fn start_with(
+    (path, file): (&Path, &OwnedFd),
+    user: (u32, u32),
+    given: [Option<OwnedFd>; 3],
+) -> std::io::Result<Child> {
     // At numbers that are nobody's place.
     let aside = given
         .iter()
         .map(|fd| fd.as_ref().map(|fd| rustix::io::fcntl_dupfd_cloexec(fd, ASIDE)).transpose())
         .collect::<Result<Vec<_>>>()?;
-    let mut command = Command::new(program);
+    let mut command = Command::new(format!("/proc/self/fd/{}", file.as_raw_fd()));
+    command.arg0(path);
     command.args(["--uid", &user.0.to_string(), "--gid", &user.1.to_string()]);
     command.env_clear().stdin(Stdio::null()).stdout(Stdio::null());
     // SAFETY: system calls only, between fork and exec, in a process that has these numbers for itself.
