@@ -3,11 +3,15 @@ import { Process, run } from '@dsec/kit';
 import { chmod, mkdtemp, readFile, rm, writeFile } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
+import { createServer, type Server } from 'node:net';
 import { createInterface } from 'node:readline';
 import { clock, waitFor } from './wait-for.ts';
 
 const env = { PATH: '/usr/sbin:/usr/bin:/sbin:/bin' } as const;
 const START_MS = 30_000;
+/** All have the same addresses: one suite of the machine after the other. */
+const TURN_MS = 600_000;
+const TURN = '\0dsec-test-world';
 
 /** The host's end, and the name server that the resolver asks. One block of the three for documentation: machines that build reach real mirrors by the others. */
 export const HOST4 = '198.51.100.1';
@@ -40,16 +44,19 @@ export class World implements AsyncDisposable {
   readonly datagrams: number[] = [];
   readonly #name: string;
   readonly #directory: string;
+  readonly #turn: Server;
   #servers: Process | undefined;
 
-  private constructor(name: string, directory: string) {
+  private constructor(name: string, directory: string, turn: Server) {
     this.#name = name;
     this.#directory = directory;
+    this.#turn = turn;
   }
 
   /** @param zone name, or `*.name`, → addresses */
   static async start(zone: Readonly<Record<string, readonly string[]>>): Promise<World> {
-    const world = new World(`world${process.pid}`, await mkdtemp(join(tmpdir(), 'dsec-world-')));
+    const turn = await waitFor('the world of another suite to end', takeTurn, TURN_MS);
+    const world = new World(`world${process.pid}`, await mkdtemp(join(tmpdir(), 'dsec-world-')), turn);
     try {
       await world.#connect();
       await world.#serve(zone);
@@ -81,6 +88,7 @@ export class World implements AsyncDisposable {
     await tool('ip', 'netns', 'delete', this.#name).catch(() => undefined);
     await tool('ip', 'link', 'delete', this.#name).catch(() => undefined);
     await rm(this.#directory, { recursive: true });
+    await new Promise((resolve) => this.#turn.close(resolve));
   }
 
   async #connect(): Promise<void> {
@@ -144,3 +152,11 @@ export class World implements AsyncDisposable {
 
 const tool = (program: string, ...args: readonly string[]) =>
   run([program, ...args], { clock, env, timeoutMs: START_MS });
+
+/** An abstract socket has one owner, and none when that process is gone, however it ended. */
+const takeTurn = (): Promise<Server | undefined> =>
+  new Promise((resolve) => {
+    const server = createServer();
+    server.once('error', () => resolve(undefined));
+    server.listen(TURN, () => resolve(server));
+  });
