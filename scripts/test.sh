@@ -11,7 +11,7 @@ failed=""
 npm run -s check || failed="$failed check"
 
 # A pipe would hide cargo's exit code from sh: it is left in a file.
-(cd native && cargo test --workspace --locked 2>&1 || echo 1 >"../$reports/cargo-failed") | tee "$reports/cargo.txt"
+(cd native && cargo test --workspace --locked --no-fail-fast 2>&1 || echo 1 >"../$reports/cargo-failed") | tee "$reports/cargo.txt"
 [ ! -e "$reports/cargo-failed" ] || failed="$failed cargo"
 
 bin/node24 node_modules/vitest/vitest.mjs run --reporter=default --reporter=json \

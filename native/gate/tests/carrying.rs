@@ -141,6 +141,8 @@ fn idle_connections_are_left_alone() {
     let feeder = &mut world.feeder;
     wait_for("all of them", || feeder.ok("flows", &json!({ "id": "a1" }))["connected"].as_u64() == Some(COUNT as u64));
     assert_eq!(world.gate.files() - world.gate.files_at_first, 2 * COUNT, "two files each, and no pipe");
+    // It has answered, and goes to sleep.
+    wait_for("the gate at rest", || world.gate.status("State").starts_with('S'));
     let switches = || world.gate.status("voluntary_ctxt_switches");
     let before = switches();
     // Nothing comes, so that this takes its time.
