@@ -14,6 +14,9 @@ const spec = JSON.parse(await readFile(SPEC_FILE, 'utf8')) as {
   readonly paths: Readonly<Record<string, Readonly<Record<string, unknown>>>>;
 };
 
+const wantsBody = (operation: unknown): boolean =>
+  typeof operation === 'object' && operation !== null && 'requestBody' in operation;
+
 /** A body that is good for the route, by method and what comes after the id. */
 const bodies: Readonly<Record<string, unknown>> = {
   'patch ': { ttlSeconds: 5 },
@@ -25,9 +28,11 @@ const bodies: Readonly<Record<string, unknown>> = {
   'post /files/move': { from: '/tmp/x', to: '/tmp/y' },
   'post /files/sign': { operation: 'read', path: '/tmp/x', expiresInSeconds: 60 },
   'post /files/symlink': { path: '/tmp/x', target: '/y' },
+  'post /phase': { phase: null },
   'post /pack': { name: 'packed', kind: 'toolkit' },
   'post /ports/{port}/token': {},
   'post /sessions': {},
+  'put /policy': {},
 };
 const types: Readonly<Record<string, string>> = {
   'put /files': 'application/octet-stream',
@@ -92,7 +97,14 @@ afterEach(async () => {
 test('there is a good body for each route that wants one', () => {
   expect(ofSandbox.length).toBeGreaterThan(25);
   const names = new Set(ofSandbox.map(({ name }) => name));
-  expect([...Object.keys(bodies), ...Object.keys(types)].filter((name) => !names.has(name))).toEqual([]);
+  const given = [...Object.keys(bodies), ...Object.keys(types)];
+  expect(given.filter((name) => !names.has(name))).toEqual([]);
+  const wanting = Object.entries(spec.paths).flatMap(([path, methods]) =>
+    Object.entries(methods)
+      .filter(([, operation]) => path.startsWith(SANDBOX) && wantsBody(operation))
+      .map(([method]) => `${method} ${path.slice(SANDBOX.length)}`),
+  );
+  expect(wanting.filter((name) => !given.includes(name))).toEqual([]);
 });
 
 test('a forged id, one of another edge and one of nothing are refused on every route', async () => {

@@ -4,13 +4,13 @@ import { SystemNetwork } from '@dsec/kit';
 import type { Sandbox } from '@dsec/libdsec';
 import { EgressClient, WireClient, type EgressCounters } from '@dsec/native-link';
 import { leftOfNetwork, nodeNetworkOf, TestServer } from '@dsec/testkit';
-import { mkdtemp, readFile, rm, stat, writeFile } from 'node:fs/promises';
+import { copyFile, mkdir, mkdtemp, readFile, rm, stat, writeFile } from 'node:fs/promises';
 import { createServer } from 'node:net';
 import { networkInterfaces, tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { afterAll, expect, test } from 'vitest';
 import { failureOf } from './failure-of.ts';
-import { attempt, attempts, bringProbe, networked, openFlow, working } from './in-network.ts';
+import { attempt, attempts, bringProbe, networked, openFlow, working, type Outcome } from './in-network.ts';
 import { CACHE, ENVIRONMENT_FILE, useServer } from './started-server.ts';
 import { clock, waitFor } from './wait-for.ts';
 import { EVIL, GOOD, GOOD6, HOST4, NAME_SERVER, OTHER, World } from './world.ts';
@@ -322,6 +322,27 @@ test('mirror services have the credentials of the operator, and nobody else has 
   expect([kept.mode & 0o777, kept.uid]).toEqual([0o600, 0]);
   const argv = await readFile(`/proc/${await server().pid('resolver')}/cmdline`, 'utf8');
   expect(argv).not.toContain('secret');
+});
+
+test('the steps of a build reach what it is told, and what it makes reaches nothing', {
+  timeout: 180_000,
+}, async () => {
+  const context = join(directory, 'app');
+  await mkdir(context);
+  await copyFile(join(import.meta.dirname, 'network-probe.py'), join(context, 'probe.py'));
+  const words = [tls('good.test', 'good.test'), tls('other.test', 'other.test')];
+  const probe = `python3 /probe.py many ${words.map((text) => `'${text}'`).join(' ')}`;
+  const lines = [`FROM ${server().environment}`, 'COPY probe.py /', `RUN ${probe} > /found`];
+  await writeFile(join(context, 'Dockerfile'), `${lines.join('\n')}\n`);
+  const { exitCode, stderrTail } = await server().cli(['env', 'build', context, '-t', 'found', '--allow', 'good.test']);
+  expect(exitCode, stderrTail).toBe(0);
+  const args = { containerImage: 'found', memoryLimitMb: 256 } as const;
+  await using sandbox = await server().client.runContainer(args);
+  const { stdout } = await sandbox.exec(['cat', '/found']);
+  const { ok } = JSON.parse(stdout) as { readonly ok: readonly Outcome[] };
+  expect(ok[0]).toMatchObject({ ok: { at: `::ffff:${GOOD}` } });
+  expect(ok[1]).toMatchObject({ error: 'name' });
+  expect(await working(sandbox, ...words)).toEqual([]);
 });
 
 test('servers of one host share nothing; one that stops leaves its network to live sandboxes, and to nobody else', async () => {

@@ -17,11 +17,18 @@ export interface BoundOptions {
   readonly cpus?: number;
   readonly disk?: number;
   readonly pids?: number;
+}
+
+/** Options of what a sandbox may reach and do, as commander hands them over. */
+export interface PolicyOptions {
   readonly network?: Readonly<Record<string, boolean>>;
+  readonly policy?: PolicyUpdate;
+  readonly allow?: readonly NetworkRule[];
+  readonly profile?: ProfileName;
 }
 
 /** Options of what a sandbox is made of, as commander hands them over. */
-export interface SandboxOptions extends BoundOptions {
+export interface SandboxOptions extends BoundOptions, PolicyOptions {
   readonly backend: string;
   readonly workspace?: string;
   readonly toolkit?: readonly string[];
@@ -31,14 +38,11 @@ export interface SandboxOptions extends BoundOptions {
   readonly env?: Readonly<Record<string, string>>;
   readonly workdir?: string;
   readonly hostname?: string;
-  readonly policy?: PolicyUpdate;
-  readonly allow?: readonly NetworkRule[];
-  readonly profile?: ProfileName;
   readonly metadata?: Readonly<Record<string, string>>;
 }
 
 export function withSandbox(command: Command): Command {
-  return command
+  return withPolicy(command)
     .option('--backend <kind>', 'how it is isolated', 'container')
     .option('--workspace <name>', 'files of one task, above the environment')
     .option('--toolkit <name>', 'tools above everything else; may be given often', list)
@@ -56,11 +60,15 @@ export function withSandbox(command: Command): Command {
     .option('-e, --env <key=value>', 'environment variable; may be given often', pairs)
     .option('-w, --workdir <path>', 'working directory (default: that of the environment)')
     .option('--hostname <name>', 'host name (default: the id)')
+    .option('--metadata <key=value>', 'label to find it by; may be given often', pairs);
+}
+
+export function withPolicy(command: Command): Command {
+  return command
     .option('--network <service=on|off>', 'opens or closes a mirror service; may be given often', rules)
     .option('--policy <file>', 'what it may reach and do, as JSON; `-` is stdin (see `dsec policy --help`)', policyFile)
     .option('--allow <host[:port]>', 'lets it reach an address, CIDR or name; may be given often', allowedDestinations)
-    .addOption(new Option('--profile <name>', 'what its processes may do').choices(profileNames))
-    .option('--metadata <key=value>', 'label to find it by; may be given often', pairs);
+    .addOption(new Option('--profile <name>', 'what its processes may do').choices(profileNames));
 }
 
 export function sandboxArgs(environment: string, options: SandboxOptions): ContainerRunArgs {
@@ -70,11 +78,10 @@ export function sandboxArgs(environment: string, options: SandboxOptions): Conta
     });
   }
   const { workspace, toolkit, ttl, idle, user, env, workdir, hostname, metadata } = options;
-  const { network, policy, allow, profile, ...bounds } = options;
   return {
     containerImage: environment,
-    ...boundArgs(bounds),
-    ...policyArgs({ policy, allow, profile, network }),
+    ...boundArgs(options),
+    ...policyArgs(options),
     ...(workspace === undefined ? {} : { workspace }),
     ...(toolkit === undefined ? {} : { toolkits: toolkit }),
     ...(ttl === undefined ? {} : { ttl }),
@@ -88,26 +95,17 @@ export function sandboxArgs(environment: string, options: SandboxOptions): Conta
 }
 
 /** As `ContainerRunArgs` has them. */
-export function boundArgs({
-  memory,
-  cpus,
-  disk,
-  pids,
-  network,
-}: BoundOptions): Omit<ContainerRunArgs, 'containerImage'> {
+export function boundArgs({ memory, cpus, disk, pids }: BoundOptions): Omit<ContainerRunArgs, 'containerImage'> {
   return {
     ...(memory === undefined ? {} : { memoryLimitMb: memory }),
     ...(cpus === undefined ? {} : { cpuCoresLimit: cpus }),
     ...(disk === undefined ? {} : { diskLimitMb: disk }),
     ...(pids === undefined ? {} : { pidsLimit: pids }),
-    ...(network === undefined ? {} : { networkRules: network }),
   };
 }
 
-type PolicyOptions = { [K in 'policy' | 'allow' | 'profile' | 'network']: SandboxOptions[K] | undefined };
-
 /** What the options say beside a policy is added to it, and must not say something else. */
-function policyArgs({
+export function policyArgs({
   policy,
   allow,
   profile,

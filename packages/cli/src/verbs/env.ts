@@ -8,11 +8,11 @@ import {
   type EnvironmentKind,
 } from '@dsec/contract';
 import { Option, type Command } from 'commander';
-import { decimal, integer, pairs, rules, seconds, sizeBytes, sizeMib, withConnection } from '../arguments.ts';
+import { decimal, integer, pairs, seconds, sizeBytes, sizeMib, withConnection } from '../arguments.ts';
 import { connect, dataDirectoryOf, type ConnectionOptions } from '../connection.ts';
 import { print, printJson, type Context } from '../context.ts';
 import type { RegistryOptions } from '../registry-options.ts';
-import { boundArgs, type BoundOptions } from '../sandbox-options.ts';
+import { boundArgs, policyArgs, withPolicy, type BoundOptions, type PolicyOptions } from '../sandbox-options.ts';
 import { requireRoot } from '../server/installation.ts';
 import { eligibleVerbs } from './env-eligible.ts';
 import { exportVerb } from './env-export.ts';
@@ -22,7 +22,7 @@ import { usageVerb } from './env-usage.ts';
 import { duration, size, table } from '../table.ts';
 import { startProgress, type Progress } from '../terminal/progress.ts';
 
-interface BuildOptions extends ConnectionOptions, RegistryOptions, BoundOptions {
+interface BuildOptions extends ConnectionOptions, RegistryOptions, BoundOptions, PolicyOptions {
   readonly name?: string;
   readonly file?: string;
   readonly target?: string;
@@ -173,7 +173,7 @@ function buildVerb(env: Command, context: Context): void {
     .description(
       'build one, on the machine of the server (as root), from a Dockerfile (its path, or that of its directory), a recipe (YAML), an OCI layout, or an archive of `docker save`',
     );
-  withRegistry(withConnection(command))
+  withPolicy(withRegistry(withConnection(command)))
     .option('-t, --name <name>', 'its name (default: that of the recipe, the file, or the directory of the Dockerfile)')
     .option('-f, --file <dockerfile>', 'the Dockerfile; the path is then the directory to copy from (default: .)')
     .option('--target <stage>', 'the stage of the Dockerfile to end with (default: the last)')
@@ -187,7 +187,6 @@ function buildVerb(env: Command, context: Context): void {
     .option('--cpus <n>', 'their CPU limit in cores (default: 1)', decimal)
     .option('--disk <size>', 'quota of what a step writes (default: 10G)', sizeMib)
     .option('--pids <n>', 'most processes and threads of a step (default: 1024)', integer)
-    .option('--network <service=on|off>', 'opens or closes a mirror service for the steps; may be given often', rules)
     .option('--reference <name>', 'which image of the archive, when it has several')
     .option('--merge-up-to <size>', MERGE_HELP, sizeBytes)
     .addOption(entrypointOption())
@@ -250,7 +249,7 @@ async function build(
     return await buildEnvironment(context, client, data, request, progress);
   }
   const { authFile, insecure } = options;
-  const sandbox = boundArgs(options);
+  const sandbox = { ...boundArgs(options), ...policyArgs(options) };
   const request = { place, name, target, buildArgs: buildArg, reuse: cache, sandbox, authFile, insecure, entrypoint };
   await using holds = await openHolds(context, data);
   const made = layerBuild(context, { data, holds }, progress);
