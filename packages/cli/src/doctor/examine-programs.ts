@@ -31,7 +31,7 @@ const PROGRAMS: readonly Program[] = [
     fix: apt('mmdebstrap'),
   },
   {
-    name: 'nft',
+    name: 'nftables',
     argv: ['nft', '--version'],
     isNeeded: false,
     why: 'the network of sandboxes has a table in the packet filter',
