@@ -61,7 +61,10 @@ export function kernelFinding(config: string | undefined): Finding {
       config === undefined
         ? 'its configuration is not to be read; `dsec up` tries it'
         : missing.map((name) => `CONFIG_${name}`).join(', '),
-    why: [...new Set(missing.map((name) => OPTIONS[name]))].join('; '),
+    why:
+      missing.length === 0
+        ? 'programs in the kernel and the packet filter keep sandboxes to their policies'
+        : [...new Set(missing.map((name) => OPTIONS[name]))].join('; '),
     fix: 'use a kernel that has them (those of Debian and Ubuntu do); until then `dsec up` says that sandboxes get no network',
   };
 }
