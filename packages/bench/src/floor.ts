@@ -1,10 +1,6 @@
 import { run, type Clock } from '@dsec/kit';
-import { createHash } from 'node:crypto';
-import { access, mkdir, readFile } from 'node:fs/promises';
-import { join } from 'node:path';
+import { compiled } from './c-program.ts';
 
-const SOURCE = join(import.meta.dirname, '../floor/floor.c');
-const CACHE = join(import.meta.dirname, '../../../.cache/bench');
 const PATH = '/usr/local/bin:/usr/bin:/bin';
 const RUN_MS = 120_000;
 
@@ -26,25 +22,7 @@ export class Floor {
 
   /** Compiles it, unless it was. */
   static async build(clock: Clock): Promise<Floor> {
-    const digest = createHash('sha256')
-      .update(await readFile(SOURCE))
-      .digest('hex')
-      .slice(0, 16);
-    const program = join(CACHE, `floor-${digest}`);
-    const isBuilt = await access(program).then(
-      () => true,
-      () => false,
-    );
-    if (!isBuilt) {
-      await mkdir(CACHE, { recursive: true });
-      await run(['cc', '-O2', '-static', '-o', program, SOURCE], {
-        clock,
-        env: { PATH },
-        timeoutMs: RUN_MS,
-        errorCode: 'host_unsuitable',
-      });
-    }
-    return new Floor(program, clock);
+    return new Floor(await compiled('floor/floor.c', clock), clock);
   }
 
   async measure(kind: 'spawn' | 'sandbox', n: number): Promise<FloorFigures> {

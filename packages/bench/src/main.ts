@@ -11,9 +11,11 @@ import { TestServer } from '@dsec/testkit';
 import { ENVIRONMENT, type BenchContext } from './bench-context.ts';
 import { benchBurst, BURST_POOL, burstBars } from './burst.ts';
 import { benchCreate, createBars } from './create.ts';
+import { benchEgress, egressBars } from './egress.ts';
 import { benchExec, execBars } from './exec.ts';
 import { Floor } from './floor.ts';
 import { benchLayers, layersBars } from './layers.ts';
+import { NetworkWorld } from './network-world.ts';
 import { benchOndemand, ondemandBars } from './ondemand.ts';
 import { reportOf, type Bar, type Findings } from './report.ts';
 
@@ -21,6 +23,8 @@ interface Bench {
   readonly bars: readonly Bar[];
   /** Sandboxes that `dsec up` makes ahead. @default its own */
   readonly poolBlanks?: number;
+  /** Its sandboxes may have a network, and there is something to reach. @default false */
+  readonly isNetworked?: boolean;
   readonly measure: (context: BenchContext) => Promise<Findings>;
 }
 
@@ -29,6 +33,7 @@ const benches: Readonly<Record<string, Bench>> = {
   exec: { bars: execBars, measure: benchExec },
   layers: { bars: layersBars, measure: benchLayers },
   ondemand: { bars: ondemandBars, measure: benchOndemand },
+  egress: { bars: egressBars, isNetworked: true, measure: benchEgress },
   burst: { bars: burstBars, poolBlanks: BURST_POOL, measure: benchBurst },
 };
 
@@ -47,11 +52,14 @@ async function main(): Promise<void> {
     console.error(`[${((clock.monotonicMs() - startedMs) / 1000).toFixed(1)}s] ${text}`);
   say('starting a server');
   const floor = await Floor.build(clock);
+  // It is there before the server, whose resolver asks it, and goes after it.
+  await using world = bench.isNetworked === true ? await NetworkWorld.start(clock) : undefined;
   await using server = await TestServer.start({
     volumeSize: '64G',
     environments: [ENVIRONMENT],
     isLocal: true,
     ...(bench.poolBlanks === undefined ? {} : { poolBlanks: bench.poolBlanks }),
+    ...(world === undefined ? {} : { network: true, variables: { DSEC_RESOLVER_RESOLV_CONF: world.resolvConf } }),
   });
   const { image } = await server.client.environments.get(ENVIRONMENT);
   const [digest = ''] = image.layers;
@@ -60,6 +68,7 @@ async function main(): Promise<void> {
     random: new SystemRandom(),
     server,
     floor,
+    world,
     cores: availableParallelism(),
     isQuick: values.quick === true,
     layer: join(server.data, 'layers', digest.replace('sha256:', '')),
