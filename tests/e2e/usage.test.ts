@@ -94,7 +94,9 @@ describe('who uses what', () => {
       const shown = (await node.cli(['env', 'usage'])).stdout.toString();
       expect(shown).toMatch(/^often +2 +1 /m);
       expect(shown).toMatch(/^never +0 +1 +- +0 B +-$/m);
-      expect((await node.cli(['env', 'usage', 'often'])).stdout.toString()).toMatch(/^live sandboxes that run from it: 2\n/);
+      expect((await node.cli(['env', 'usage', 'often'])).stdout.toString()).toMatch(
+        /^live sandboxes that run from it: 2\n/,
+      );
       expect(await json('env', 'usage', 'often')).toEqual(await usage('often'));
       for (const sandbox of sandboxes) await sandbox.stop();
       expect(await usage('e2e')).toMatchObject({ sandboxes: 0, layers: [{ sandboxes: 0 }] });

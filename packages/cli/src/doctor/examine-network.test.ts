@@ -8,11 +8,9 @@ const ALL =
 const configOf = (names: readonly string[]): string => names.map((name) => `CONFIG_${name}=m\n`).join('');
 
 test('names what a kernel lacks', () => {
-  expect(kernelFinding(configOf(ALL))).toMatchObject({
-    isPresent: true,
-    detail: '',
-    why: expect.stringContaining('policies'),
-  });
+  const all = kernelFinding(configOf(ALL));
+  expect(all).toMatchObject({ isPresent: true, detail: '' });
+  expect(all.why).toContain('policies');
   const config = configOf(ALL.filter((name) => name !== 'NFT_TPROXY'));
   expect(kernelFinding(`${config}# CONFIG_NFT_TPROXY is not set\nCONFIG_NFT_TPROXY_X=y\n`)).toMatchObject({
     isPresent: false,
