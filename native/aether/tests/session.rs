@@ -179,8 +179,11 @@ fn a_shell_that_cannot_be_stopped_is_killed_and_its_session_with_it() {
 fn exit_ends_the_session_and_its_code_is_that_of_the_run() {
     with_both_shells(|conn, _, _| {
         assert_eq!(out(conn, "sleep 93 & echo"), "\n");
-        let (stream, _) = conn.start(json!({ "sessionId": "s", "shell": { "script": "echo bye; exit 3" } }));
+        // It goes on until the other is queued behind it.
+        let script = "until [ -e /tmp/go ]; do sleep 0.01; done; rm /tmp/go; echo bye; exit 3";
+        let (stream, _) = conn.start(json!({ "sessionId": "s", "shell": { "script": script } }));
         let (queued, _) = conn.start(json!({ "sessionId": "s", "shell": { "script": "echo never" } }));
+        conn.run("touch /tmp/go");
         let heard = conn.wait(stream);
         assert_eq!((heard.exit_code(), heard.stdout().as_str()), (3, "bye\n"));
         assert_eq!(conn.wait(queued).code(), "session_lost");
