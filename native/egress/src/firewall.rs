@@ -37,7 +37,10 @@ impl Rules<'_> {
         let mut others = String::new();
         for (is_so, family) in [(self.forwards_only_ours4, "ipv4"), (self.forwards_only_ours6, "ipv6")] {
             if is_so {
-                others.push_str(&format!("    meta nfproto {family} iifname != \"{ALL_DEVICES}\" drop\n"));
+                // What arrives for sandboxes of other servers is for their tables to judge.
+                others.push_str(&format!(
+                    "    meta nfproto {family} iifname != \"{ALL_DEVICES}\" oifname != \"{ALL_DEVICES}\" drop\n"
+                ));
             }
         }
         format!(
