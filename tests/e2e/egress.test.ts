@@ -348,7 +348,8 @@ test('the steps of a build reach what it is told, and what it makes reaches noth
 test('servers of one host share nothing; one that stops leaves its network to live sandboxes, and to nobody else', async () => {
   const first = await nodeNetworkOf(server().data);
   const options = { network: true, environments: [], volumeSize: '2G', poolBlanks: 1 } as const;
-  const other = await TestServer.start(options);
+  await using leftovers = new AsyncDisposableStack();
+  const other = leftovers.use(await TestServer.start(options));
   const network = await nodeNetworkOf(other.data);
   if (first === undefined || network === undefined) throw new Error('a server has no network');
   expect(network.number).not.toBe(first.number);
@@ -363,6 +364,8 @@ test('servers of one host share nothing; one that stops leaves its network to li
   await other.stopDaemons();
   expect(kindsOf(await leftOfNetwork(network))).toEqual(new Set(['table', 'rule', 'address', 'device', 'route']));
   await using next = await TestServer.start({ ...options, data: other.data });
+  // From here on it is the next one's to take down.
+  leftovers.move();
   expect(await nodeNetworkOf(next.data)).toEqual(network);
   const same = await next.client.getSandbox(sandbox.sandboxId);
   await waitFor('the sandbox is adopted', async () => (await same.info()).state === 'running');

@@ -178,3 +178,31 @@ fn run(arguments: &[&str], input: &str) -> Result<String, String> {
     let said = String::from_utf8_lossy(&output.stderr);
     Err(format!("{NFT}: {}", said.lines().next().unwrap_or("failed")))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cidr::Cidr;
+
+    #[test]
+    fn a_host_that_forwarded_nothing_forwards_for_the_sandboxes_of_all_servers() {
+        let cidr = |text: &str| Cidr::parse(text).expect(text);
+        let block = Block::new(0, cidr("198.18.0.0/15"), cidr("fd64:7365:6300::/48"));
+        let text = |is_so| {
+            let rules = Rules {
+                block: &block,
+                gate_port: 1,
+                service_ports: (2, 3),
+                max_flows: 4,
+                forwards_only_ours4: is_so,
+                forwards_only_ours6: is_so,
+            };
+            rules.text()
+        };
+        let added: Vec<String> =
+            text(true).lines().filter(|line| !text(false).contains(line)).map(|line| line.trim().to_owned()).collect();
+        let expected = ["ipv4", "ipv6"]
+            .map(|family| format!(r#"meta nfproto {family} iifname != "dsec*" oifname != "dsec*" drop"#));
+        assert_eq!(added, expected);
+    }
+}
