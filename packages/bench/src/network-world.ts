@@ -68,7 +68,8 @@ export class NetworkWorld implements AsyncDisposable {
    * @param pid a process in the sandbox
    */
   async plainUplink(pid: number, mtu: number): Promise<AsyncDisposable> {
-    const name = `plain${process.pid}`;
+    // A host that forwarded nothing before lets through what the devices of servers begin with, and this is no uplink of one.
+    const name = `dsecp${process.pid}`;
     const inside = (...args: readonly string[]) => this.#tool('nsenter', `--net=/proc/${pid}/ns/net`, 'ip', ...args);
     const table = (text: string) => this.#tool('nft', `${text} ip ${name}`);
     await using undo = new AsyncDisposableStack();

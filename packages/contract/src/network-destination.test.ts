@@ -110,6 +110,27 @@ describe('fuzz: addresses and names', () => {
     );
   });
 
+  it('read of IPv4 what are four decimal numbers without leading zeros, and nothing else', () => {
+    const octet = fc.oneof(
+      fc.nat(300).map(String),
+      fc.constantFrom('', '0', '00', '01', '255', '256', '1e1', ' 1', '-1', '+1', '1 '),
+    );
+    const separator = fc.constantFrom('.', '.', '.', '.', '..', '/', ',', '/.');
+    fc.assert(
+      fc.property(fc.array(fc.tuple(octet, separator), { minLength: 3, maxLength: 5 }), octet, (parts, last) => {
+        const text = `${parts.flat().join('')}${last}`;
+        const octets = text.split('.');
+        const isAddress =
+          octets.length === 4 && octets.every((part) => /^(?:0|[1-9][0-9]{0,2})$/.test(part) && Number(part) < 256);
+        const parsed = parsePrefix(text);
+        expect(parsed.ok && parsed.prefix.length === 32 && !text.includes('/')).toBe(isAddress);
+        if (isAddress && parsed.ok)
+          expect(parsed.prefix.bits).toBe(octets.reduce((bits, part) => (bits << 8n) | BigInt(part), 0n));
+      }),
+      { numRuns: 2000 },
+    );
+  });
+
   it('write IPv6 as WHATWG URL does', () => {
     fc.assert(
       fc.property(

@@ -23,6 +23,7 @@ import { MAX_PORT, MAX_RANGES_PER_ADDRESS, MAX_RANGES_PER_NAME, mergeRanges, typ
 export const MAX_RULES = 8192;
 const QUIC_PORT = 443;
 const WEB_PORTS = [80, 443] as const;
+const ANY_TCP: readonly PortRange[] = [['tcp', 0, MAX_PORT, true]];
 
 export interface PolicyFlags {
   /** DNS is answered: wherever anything is allowed, so that a name that is not fails at once. */
@@ -98,6 +99,8 @@ function checkAddressRule(rule: NetworkRule, policy: NetworkPolicy, field: strin
 
 function addressRanges(rule: NetworkRule): readonly PortRange[] {
   const isAllowed = rule.action === 'allow';
+  // What most rules are.
+  if (isAllowed && rule.ports === undefined && rule.protocol === 'tcp') return ANY_TCP;
   if (rule.protocol === 'icmp') return [['icmp', 0, 0, isAllowed]];
   const ports = rule.ports === undefined ? ([[0, MAX_PORT]] as const) : portRangesOf(rule);
   const protocols = rule.protocol === undefined && !isAllowed ? (['tcp', 'udp'] as const) : [rule.protocol ?? 'tcp'];

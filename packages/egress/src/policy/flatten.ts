@@ -15,16 +15,19 @@ export interface AddressEntry {
 
 interface Node {
   readonly prefix: Prefix;
-  readonly own: PortRange[];
+  /** Shared with the rule that it comes from. */
+  own: readonly PortRange[];
   ranges: readonly PortRange[];
 }
 
 /** The prefixes of one length of one family, by their bits. */
 interface Level {
   readonly length: number;
-  readonly shift: bigint;
-  readonly nodes: Map<bigint, Node>;
+  readonly nodes: Map<Bits, Node>;
 }
+
+/** Of a prefix: a number for IPv4, which is many times quicker, and policies have thousands. */
+type Bits = number | bigint;
 
 /**
  * One entry for each prefix that says something else than the prefix around it. `check` sees each before it is kept.
@@ -32,10 +35,7 @@ interface Level {
 export function flatten(rules: readonly AddressRule[], check: (entry: AddressEntry) => void): readonly AddressEntry[] {
   const entries: AddressEntry[] = [];
   for (const family of [4, 6] as const) {
-    const levels = levelsOf(
-      family,
-      rules.filter(({ prefix }) => prefix.family === family),
-    );
+    const levels = levelsOf(rules.filter(({ prefix }) => prefix.family === family));
     // Wide prefixes first: what a prefix inherits is complete in the closest one around it.
     for (const [depth, { nodes }] of levels.entries()) {
       for (const node of nodes.values()) {
@@ -51,24 +51,33 @@ export function flatten(rules: readonly AddressRule[], check: (entry: AddressEnt
 }
 
 /** From the widest to the narrowest. */
-function levelsOf(family: 4 | 6, rules: readonly AddressRule[]): readonly Level[] {
+function levelsOf(rules: readonly AddressRule[]): readonly Level[] {
   const levels = new Map<number, Level>();
   for (const { prefix, ranges } of rules) {
-    const { length, bits } = prefix;
-    const shift = BigInt((family === 4 ? 32 : 128) - length);
-    const level = levels.get(length) ?? { length, shift, nodes: new Map<bigint, Node>() };
-    levels.set(length, level);
-    const node = level.nodes.get(bits >> shift);
-    if (node === undefined) level.nodes.set(bits >> shift, { prefix, own: [...ranges], ranges: [] });
-    else node.own.push(...ranges);
+    const { length } = prefix;
+    let level = levels.get(length);
+    if (level === undefined) {
+      level = { length, nodes: new Map() };
+      levels.set(length, level);
+    }
+    const bits = bitsOf(prefix, length);
+    const node = level.nodes.get(bits);
+    if (node === undefined) level.nodes.set(bits, { prefix, own: ranges, ranges });
+    else node.own = [...node.own, ...ranges];
   }
   return [...levels.values()].toSorted((a, b) => a.length - b.length);
 }
 
-function closestAround({ bits }: Prefix, levels: readonly Level[], depth: number): Node | undefined {
+/** The first `length` bits of an address. */
+function bitsOf({ family, bits }: Prefix, length: number): Bits {
+  if (family === 6) return bits >> BigInt(128 - length);
+  return length === 0 ? 0 : Number(bits) >>> (32 - length);
+}
+
+function closestAround(prefix: Prefix, levels: readonly Level[], depth: number): Node | undefined {
   for (let at = depth - 1; at >= 0; at--) {
     const level = levels[at];
-    const around = level?.nodes.get(bits >> level.shift);
+    const around = level?.nodes.get(bitsOf(prefix, level.length));
     if (around !== undefined) return around;
   }
   return undefined;
