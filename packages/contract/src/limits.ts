@@ -39,4 +39,16 @@ export const limits = {
   destinationChars: 512,
   /** Services that one policy names. */
   services: 64,
+  /** Files of one policy whose touch is an event. */
+  tripwires: 64,
+  /** One of them, as UTF-8. */
+  tripwireBytes: 512,
+  /** Of what a program tells in an event: a path, a name, all arguments together. */
+  behaviourTextChars: 1024,
+  /** Arguments of a process or command in an event. */
+  behaviourArgv: 32,
+  /** Different things in the report of one sandbox. */
+  behaviourEntries: 256,
+  /** Processes that one entry of a report tells. */
+  behaviourSamples: 3,
 } as const;

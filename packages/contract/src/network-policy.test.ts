@@ -41,6 +41,32 @@ function refusal(request: PolicyRequest): { field: unknown; reason: unknown } {
 }
 
 describe('a policy', () => {
+  it('names tripwires by absolute and normal paths, each once', () => {
+    const tripwires = ['/root/answers.txt', '/srv/..hidden/.key'];
+    expect(schema.Check({ tripwires })).toBe(true);
+    expect(completePolicy({ tripwires: [...tripwires, ...tripwires] }).tripwires).toEqual(tripwires);
+    expect(completePolicy({ tripwires: [] })).not.toHaveProperty('tripwires');
+    for (const path of [
+      '',
+      '/',
+      'root',
+      '/a/',
+      '//a',
+      '/a//b',
+      '/./a',
+      '/a/.',
+      '/a/..',
+      '/../a',
+      '/a\u0000',
+      '/a\nb',
+    ]) {
+      expect([path, schema.Check({ tripwires: [path] })]).toEqual([path, false]);
+    }
+    expect(refusal({ tripwires: ['/ok', `/${'é'.repeat(256)}`] }).field).toBe('policy.tripwires.1');
+    const many = Array.from({ length: limits.tripwires + 1 }, (_, index) => `/t${index}`);
+    expect(schema.Check({ tripwires: many })).toBe(false);
+  });
+
   it('is closed when nothing is said', () => {
     const terms = completePolicy({});
     expect(terms).toEqual({
@@ -251,7 +277,7 @@ describe('fuzz: policies', () => {
           }
         }
       }),
-      { numRuns: 3000 },
+      { numRuns: 6000 },
     );
     expect(taken).toBeGreaterThan(100);
   });

@@ -18,6 +18,7 @@ import type { CreateSandbox } from './public/sandbox.ts';
 /** The part of a policy that a request decides. */
 export type PolicyTerms = Omit<Policy, 'version' | 'changedAtMs'>;
 
+const utf8 = new TextEncoder();
 const QUIC_PORT = 443;
 const MAX_PORT = 65_535;
 
@@ -38,7 +39,16 @@ export function completePolicy(request: PolicyRequest): PolicyTerms {
   }
   const phase = request.phase ?? null;
   checkPhase(phases, phase);
-  return { profile, network, ...(Object.keys(phases).length === 0 ? {} : { phases }), phase };
+  const tripwires = [...new Set(request.tripwires)];
+  const long = tripwires.findIndex((path) => utf8.encode(path).length > limits.tripwireBytes);
+  if (long >= 0) throw invalid(`tripwires.${long}`, `is longer than ${limits.tripwireBytes} bytes`);
+  return {
+    profile,
+    network,
+    ...(Object.keys(phases).length === 0 ? {} : { phases }),
+    phase,
+    ...(tripwires.length === 0 ? {} : { tripwires }),
+  };
 }
 
 /**

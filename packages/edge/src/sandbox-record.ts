@@ -75,10 +75,11 @@ const parser = compileSchema(SandboxRecordSchema);
 export const encodeRecord = (record: SandboxRecord): string => JSON.stringify(record);
 
 /** What is kept of the policy of a sandbox that has ended: its rules may be many, and reach nothing any more. */
-export const endedPolicy = ({ profile, network, version, changedAtMs }: Policy): Policy => ({
+export const endedPolicy = ({ profile, network, tripwires, version, changedAtMs }: Policy): Policy => ({
   profile,
   network: { ...network, default: 'deny', rules: [] },
   phase: null,
+  ...(tripwires === undefined ? {} : { tripwires }),
   version,
   changedAtMs,
 });

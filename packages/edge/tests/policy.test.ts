@@ -53,6 +53,16 @@ describe('a sandbox', () => {
     expect(await show(sandboxId)).toMatchObject({ profile: 'builder', version: 1, network: { default: 'deny' } });
   });
 
+  it('keeps its tripwires when its policy is replaced, and takes no others', async () => {
+    const tripwires = ['/root/key', '/srv/answers'];
+    const sandboxId = await createWith({ tripwires });
+    expect(await show(sandboxId)).toMatchObject({ tripwires });
+    expect(await set(sandboxId, toThere)).toMatchObject({ version: 2, tripwires });
+    expect(await set(sandboxId, { tripwires })).toMatchObject({ version: 3, tripwires });
+    const others = set(sandboxId, { tripwires: ['/root/key'] });
+    await expect(others).rejects.toMatchObject({ details: { field: 'policy.tripwires' } });
+  });
+
   it('opens the services of the short form, and says so', async () => {
     const { sandboxId, networkRules } = await create(on.client, {
       request: { networkRules: { pypi: true, cran: false } },
@@ -220,6 +230,11 @@ describe('a change', () => {
 
   it.each<[string, PolicyUpdate, object]>([
     ['of the profile', { profile: 'strict' }, { code: 'invalid_argument', details: { field: 'policy.profile' } }],
+    [
+      'of the tripwires',
+      { tripwires: ['/root/key'] },
+      { code: 'invalid_argument', details: { field: 'policy.tripwires' } },
+    ],
     ['to an unknown service', { network: { services: { cran: true } } }, { code: 'service_unknown' }],
     [
       'to a rule that cannot be kept',

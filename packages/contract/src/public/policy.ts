@@ -1,6 +1,6 @@
 /**
  * The policy of a sandbox as data: what its processes may do (`profile`, fixed at its creation) and what it may reach (`network`, changed live by its
- * owner, as a whole or by phase).
+ * owner, as a whole or by phase). `tripwires` are files whose touch is an event, fixed too.
  *
  * The meaning of rules:
  * - A denial wins over every permission, whatever their order and however much narrower the permission is.
@@ -104,6 +104,20 @@ const CompleteNetworkPolicySchema = Type.Required(NetworkPolicySchema, {
   description: 'What a sandbox may reach.',
 });
 
+const TripwiresSchema = Type.Array(
+  Type.String({
+    minLength: 2,
+    maxLength: limits.tripwireBytes,
+    // Absolute and normal: no empty part, no `.`, no `..`, no slash at the end; no control characters.
+    pattern: '^(?:/(?!\\.{1,2}(?:/|$))[^/\\u0000-\\u001f\\u007f]+)+$',
+  }),
+  {
+    maxItems: limits.tripwires,
+    description:
+      'Files and directories that no honest run touches: touching one is an event (not a denial). Absolute, without `.` and `..`; fixed at the creation. Default: none.',
+  },
+);
+
 const phasesOf = <T extends TSchema>(policy: T) =>
   Type.Optional(
     Type.Object(
@@ -124,6 +138,7 @@ export const PolicyRequestSchema = Type.Object(
     network: Type.Optional(NetworkPolicySchema),
     phases: phasesOf(NetworkPolicySchema),
     phase: Type.Optional(PhaseSchema),
+    tripwires: Type.Optional(TripwiresSchema),
   },
   { ...closed, description: 'The policy that a sandbox is created with.' },
 );
@@ -133,6 +148,8 @@ export interface PolicyRequest {
   readonly network?: NetworkPolicyRequest;
   readonly phases?: Readonly<Partial<Record<PolicyPhase, NetworkPolicyRequest>>>;
   readonly phase?: PolicyPhase | null;
+  /** Files and directories whose touch is an event: absolute paths without `.` and `..`. Fixed at the creation. */
+  readonly tripwires?: readonly string[];
 }
 
 export const PolicyUpdateSchema = Type.Object(
@@ -148,7 +165,7 @@ export const PolicyUpdateSchema = Type.Object(
   {
     ...closed,
     description:
-      'Replaces the whole policy: a member that is absent has its default. `profile` may only repeat what the sandbox has. ' +
+      'Replaces the whole policy: a member that is absent has its default. `profile` and `tripwires` may only repeat what the sandbox has. ' +
       'Without `phase` the sandbox stays in its phase, which the new policy must then have.',
   },
 );
@@ -171,6 +188,7 @@ export const PolicySchema = Type.Object(
     network: CompleteNetworkPolicySchema,
     phases: phasesOf(CompleteNetworkPolicySchema),
     phase: PhaseSchema,
+    tripwires: Type.Optional(TripwiresSchema),
     version: Type.Integer({ minimum: 1, description: '1 at the creation; every change makes it one more.' }),
     changedAtMs: Type.Integer({ description: 'When this version came into force.' }),
   },
@@ -182,6 +200,8 @@ export interface Policy {
   readonly network: NetworkPolicy;
   readonly phases?: PolicyPhases;
   readonly phase: PolicyPhase | null;
+  /** Absent: none. */
+  readonly tripwires?: readonly string[];
   readonly version: number;
   readonly changedAtMs: number;
 }

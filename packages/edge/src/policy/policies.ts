@@ -5,6 +5,7 @@
  * A policy can be changed while its sandbox runs. During its creation the change is refused with `sandbox_not_ready`, since the create answers for the
  * policy that it was asked with; once it is being stopped with `sandbox_ended` or `sandbox_failed`; one that is overtaken by the end is not journalled.
  */
+import { isDeepStrictEqual } from 'node:util';
 import {
   allowsAnything,
   checkPhase,
@@ -88,9 +89,11 @@ export class Policies {
     return this.#change(sandbox, principal, {
       action: 'set',
       version,
-      terms: ({ profile, phase }) => {
-        if (request.profile !== undefined && request.profile !== profile) throw profileIsFixed(profile);
-        return completePolicy({ phase, ...request, profile });
+      terms: ({ profile, phase, tripwires = [] }) => {
+        if (request.profile !== undefined && request.profile !== profile) throw isFixed('profile', profile);
+        const terms = completePolicy({ phase, ...request, profile, tripwires: request.tripwires ?? tripwires });
+        if (!isDeepStrictEqual(terms.tripwires ?? [], tripwires)) throw isFixed('tripwires', tripwires.join(' '));
+        return terms;
       },
     });
   }
@@ -235,9 +238,12 @@ function checkOwner(sandbox: Sandbox, { keyId, isBuilder }: PolicyPrincipal): vo
   );
 }
 
-const profileIsFixed = (profile: string): PlatformError =>
-  new PlatformError('invalid_argument', 'the policy: profile cannot be changed', {
-    details: { field: 'policy.profile', reason: `is ${profile} since the creation of the sandbox` },
+const isFixed = (member: 'profile' | 'tripwires', value: string): PlatformError =>
+  new PlatformError('invalid_argument', `the policy: ${member} cannot be changed`, {
+    details: {
+      field: `policy.${member}`,
+      reason: `is ${value === '' ? 'empty' : value} since the creation of the sandbox`,
+    },
   });
 
 const stale = ({ sandboxId }: Sandbox, version: number): PlatformError =>
