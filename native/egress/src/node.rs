@@ -1,7 +1,7 @@
 //! The state of egressd, and what each request does to it. It knows nothing of connections.
 
 use std::collections::HashMap;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -43,6 +43,8 @@ pub struct Node {
     pub has_ipv6: bool,
     pub kernel: Kernel,
     pub netlink: Netlink,
+    /// The network namespace of the host.
+    pub home: OwnedFd,
     pub watch: Watch,
     pub remover: Remover,
     pub uplinks: Uplinks,
@@ -136,12 +138,12 @@ impl Node {
         }
     }
 
-    fn wire(&mut self, slot: u32, namespace: &std::os::fd::OwnedFd) -> Result<(), (&'static str, Errno)> {
-        let Self { netlink, block, .. } = self;
+    fn wire(&mut self, slot: u32, namespace: &OwnedFd) -> Result<(), (&'static str, Errno)> {
+        let Self { netlink, block, home, .. } = self;
         wiring::create(netlink, block, slot, namespace, self.mtu).map_err(|errno| ("device", errno))?;
         let programs = filters::put_programs(block.index(slot), &self.kernel.programs);
         netlink.ask_one(programs).map_err(|errno| ("programs", errno))?;
-        wiring::connect(netlink, block, slot, namespace, self.has_ipv6).map_err(|errno| ("addresses", errno))
+        wiring::connect(netlink, block, slot, (home, namespace), self.has_ipv6).map_err(|errno| ("addresses", errno))
     }
 
     /// Nothing passes from here on. The device has to go.

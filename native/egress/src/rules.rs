@@ -1,5 +1,6 @@
 //! Rules by address, as one policy has them.
 
+use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 
 use crate::cidr::Cidr;
@@ -15,10 +16,21 @@ pub struct Entry {
 }
 
 /// At most [`MAX_RANGES`]; the rest is zeros.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Ranges {
     count: u16,
     words: [(u16, u16, u8, u8); MAX_RANGES],
+}
+
+/// Of what is used alone: sets of thousands are looked for at each change.
+impl Hash for Ranges {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        state.write_u16(self.count);
+        for (low, high, protocol, allow) in self.words.iter().take(self.count.into()) {
+            let ports = u64::from(*low) << 32 | u64::from(*high) << 16;
+            state.write_u64(ports | u64::from(*protocol) << 8 | u64::from(*allow));
+        }
+    }
 }
 
 impl Ranges {

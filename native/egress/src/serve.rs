@@ -65,6 +65,7 @@ pub fn serve(options: &Serve) -> std::result::Result<(), StartError> {
     // A checkout may lie where only its owner goes.
     let gate = options.gate.clone().map(|path| (process::open_program(&path).ok(), path));
     privileges::reduce().map_err(at("capabilities"))?;
+    let home = process::own_network().map_err(at("network namespace"))?;
     let watch = Watch::open().map_err(at("netlink"))?;
     let remover = Remover::start().map_err(at("remover"))?;
     let present = devices(&mut netlink, &block).map_err(at("devices"))?;
@@ -86,6 +87,7 @@ pub fn serve(options: &Serve) -> std::result::Result<(), StartError> {
         has_ipv6,
         kernel,
         netlink,
+        home,
         watch,
         remover,
         uplinks,

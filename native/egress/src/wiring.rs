@@ -1,14 +1,14 @@
 //! What makes a veth a way: addresses, neighbours and routes on both ends. Nobody ever asks who has an address.
 
 use std::net::IpAddr;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
 use crate::block::Block;
-use crate::netlink::devices::{self, Device, End};
+use crate::netlink::devices::{self, End};
 use crate::netlink::paths::{self, Route};
 use crate::netlink::{Netlink, message::Batch};
-use crate::sys::{Errno, Result, process};
+use crate::sys::{Result, process};
 
 /// Older kernels have to be waited for.
 const SETTLING_TRIES: u32 = 20;
@@ -16,17 +16,25 @@ const SETTLING_PAUSE: Duration = Duration::from_millis(1);
 
 /// What the device is called inside.
 const INSIDE: &str = "eth0";
+/// Its index there: only the host makes devices in a sandbox's own namespace, and the kernel counts from 1.
+const INSIDE_INDEX: u32 = 0x0d5e_0000;
 
 /// Makes the veth of a slot, whose other end is in `namespace`; both are down.
 pub fn create(netlink: &mut Netlink, block: &Block, slot: u32, namespace: &OwnedFd, mtu: u32) -> Result<()> {
     let (outside_mac, inside_mac) = block.macs(slot);
-    let outside = End { name: &block.device(slot), mac: outside_mac };
-    let inside = End { name: INSIDE, mac: inside_mac };
-    netlink.ask_one(devices::create_veth(&outside, block.index(slot), &inside, namespace.as_fd(), mtu))
+    let outside = End { name: &block.device(slot), mac: outside_mac, index: block.index(slot) };
+    let inside = End { name: INSIDE, mac: inside_mac, index: INSIDE_INDEX };
+    netlink.ask_one(devices::create_veth(&outside, &inside, namespace.as_fd(), mtu))
 }
 
-/// Sets both ends up. The host's end must have its programs already.
-pub fn connect(netlink: &mut Netlink, block: &Block, slot: u32, namespace: &OwnedFd, has_ipv6: bool) -> Result<()> {
+/// Sets both ends up. The host's end must have its programs already. `home` is the network namespace of the calling thread.
+pub fn connect(
+    netlink: &mut Netlink,
+    block: &Block,
+    slot: u32,
+    (home, namespace): (&OwnedFd, &OwnedFd),
+    has_ipv6: bool,
+) -> Result<()> {
     let index = block.index(slot);
     let (_, inside_mac) = block.macs(slot);
     let mut batch = devices::raise(index);
@@ -35,7 +43,7 @@ pub fn connect(netlink: &mut Netlink, block: &Block, slot: u32, namespace: &Owne
         batch = batch.and(paths::put_route(&route)).and(paths::put_neighbour(index, address, inside_mac));
     }
     netlink.ask_one(batch)?;
-    inside(namespace, |netlink| connect_inside(netlink, block, slot, has_ipv6))?;
+    inside(home.as_fd(), namespace.as_fd(), |netlink| connect_inside(netlink, block, slot, has_ipv6))?;
     settle(netlink, index)
 }
 
@@ -60,8 +68,8 @@ fn pairs(block: &Block, slot: u32, has_ipv6: bool) -> Vec<(IpAddr, IpAddr)> {
 }
 
 fn connect_inside(netlink: &mut Netlink, block: &Block, slot: u32, has_ipv6: bool) -> Result<()> {
-    let (outside_mac, inside_mac) = block.macs(slot);
-    let index = find_inside(netlink, inside_mac)?.index;
+    let (outside_mac, _) = block.macs(slot);
+    let index = INSIDE_INDEX;
     let mut batch = Batch::default();
     batch = batch.and(devices::raise(index));
     for (address, gateway) in pairs(block, slot, has_ipv6) {
@@ -76,21 +84,13 @@ fn connect_inside(netlink: &mut Netlink, block: &Block, slot: u32, has_ipv6: boo
     netlink.ask_one(batch)
 }
 
-fn find_inside(netlink: &mut Netlink, mac: [u8; 6]) -> Result<Device> {
-    let listed = netlink.list(devices::list())?;
-    let found = listed.iter().find(|(_, payload)| devices::has_mac(payload, mac));
-    found.and_then(|(_, payload)| devices::parse(payload)).ok_or(Errno::NODEV)
-}
-
-/// Asks in another network namespace: a socket stays in the one that it was opened in, and a thread of its own enters that.
-fn inside(namespace: &OwnedFd, ask: impl FnOnce(&mut Netlink) -> Result<()> + Send) -> Result<()> {
-    let opened = std::thread::scope(|scope| {
-        let thread = std::thread::Builder::new().name("namespace".to_owned());
-        let started = thread.spawn_scoped(scope, || {
-            process::enter_network(namespace.as_fd())?;
-            Netlink::open()
-        });
-        started.map_err(|_| Errno::AGAIN)?.join().map_err(|_| Errno::IO)?
-    });
+/// Asks in another network namespace: a socket stays in the one that it was opened in.
+fn inside(home: BorrowedFd<'_>, namespace: BorrowedFd<'_>, ask: impl FnOnce(&mut Netlink) -> Result<()>) -> Result<()> {
+    process::enter_network(namespace)?;
+    let opened = Netlink::open();
+    if process::enter_network(home).is_err() {
+        // What this thread would do from here on it would do to a sandbox.
+        std::process::abort();
+    }
     ask(&mut opened?)
 }

@@ -23,25 +23,26 @@ fn link_body(index: u32, flags: u32, change: u32) -> [u8; LINK_BODY] {
     body
 }
 
-/// One end of a veth.
+/// One end of a veth, with an index of our choice.
 pub struct End<'a> {
     pub name: &'a str,
     pub mac: [u8; 6],
+    pub index: u32,
 }
 
-/// A veth whose one end is here, with an index of our choice, and whose other end is in another network namespace. Both are down.
-pub fn create_veth(here: &End<'_>, index: u32, there: &End<'_>, namespace: BorrowedFd<'_>, mtu: u32) -> Batch {
+/// A veth whose one end is here, and whose other end is in another network namespace. Both are down.
+pub fn create_veth(here: &End<'_>, there: &End<'_>, namespace: BorrowedFd<'_>, mtu: u32) -> Batch {
     let end = |batch: Batch, end: &End<'_>| {
         batch
             .text_attribute(libc::IFLA_IFNAME, end.name)
             .attribute(libc::IFLA_ADDRESS, &end.mac)
             .number_attribute(libc::IFLA_MTU, mtu)
     };
-    let batch = Batch::default().request(libc::RTM_NEWLINK, NEW, &link_body(index, 0, 0));
+    let batch = Batch::default().request(libc::RTM_NEWLINK, NEW, &link_body(here.index, 0, 0));
     end(batch, here).nested(libc::IFLA_LINKINFO, |batch| {
         batch.text_attribute(libc::IFLA_INFO_KIND, "veth").nested(libc::IFLA_INFO_DATA, |batch| {
             batch.nested(VETH_INFO_PEER, |batch| {
-                end(batch.plain(&link_body(0, 0, 0)), there)
+                end(batch.plain(&link_body(there.index, 0, 0)), there)
                     .number_attribute(libc::IFLA_NET_NS_FD, namespace.as_raw_fd().unsigned_abs())
             })
         })
@@ -90,11 +91,6 @@ pub struct Device {
 
 pub fn index_of(payload: &[u8]) -> Option<u32> {
     u32_at(payload, 4)
-}
-
-/// Whether a device that was listed has this address.
-pub fn has_mac(payload: &[u8], mac: [u8; 6]) -> bool {
-    attributes(payload, LINK_BODY).any(|(kind, value)| kind == libc::IFLA_ADDRESS && value == mac)
 }
 
 /// Reads one that was listed.

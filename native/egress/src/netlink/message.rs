@@ -77,6 +77,17 @@ impl Batch {
         self
     }
 
+    /// Asks for an answer of the last alone: of those before it only a refusal is told.
+    pub fn answered_once(mut self) -> Self {
+        let before_last = self.starts.len().saturating_sub(1);
+        for start in &self.starts[..before_last] {
+            let at = start + 6;
+            let flags = u16::from_ne_bytes([self.bytes[at], self.bytes[at + 1]]) & !(libc::NLM_F_ACK as u16);
+            self.bytes[at..at + 2].copy_from_slice(&flags.to_ne_bytes());
+        }
+        self
+    }
+
     /// Numbers the requests from `first` on. How many there are.
     pub fn number(&mut self, first: u32) -> u32 {
         for (offset, start) in (0u32..).zip(&self.starts) {

@@ -26,30 +26,33 @@ impl Netlink {
         Ok(Self { socket: NetlinkSocket::open(0)?, buffer: vec![0; BUFFER_BYTES], next_sequence: 1 })
     }
 
-    /// Asks for all of these, one after another. The first that the kernel refuses is the error, with its place; those after it may have been done.
-    pub fn ask(&mut self, mut batch: Batch) -> std::result::Result<(), (usize, Errno)> {
+    /// Asks for all of these, one after another; there is one at least. The first that the kernel refuses is the error, with its place; those after it may have been done.
+    pub fn ask(&mut self, batch: Batch) -> std::result::Result<(), (usize, Errno)> {
+        let mut batch = batch.answered_once();
         let first = self.next_sequence;
         let count = batch.number(first);
         self.next_sequence = first.wrapping_add(count);
         self.socket.send(batch.bytes()).map_err(|errno| (0, errno))?;
-        let mut left = count;
         let mut refused = None;
-        while left > 0 {
+        loop {
             let length = self.socket.receive(&mut self.buffer, true).map_err(|errno| (0, errno))?;
             for received in message::read(&self.buffer[..length]) {
-                if let Received::Acknowledged { sequence, errno } = received
-                    && sequence.wrapping_sub(first) < count
+                let Received::Acknowledged { sequence, errno } = received else { continue };
+                let place = sequence.wrapping_sub(first);
+                if place >= count {
+                    continue;
+                }
+                if let Some(errno) = errno
+                    && refused.is_none()
                 {
-                    left -= 1;
-                    if let Some(errno) = errno
-                        && refused.is_none()
-                    {
-                        refused = Some((sequence.wrapping_sub(first) as usize, errno));
-                    }
+                    refused = Some((place as usize, errno));
+                }
+                // The kernel answers in order.
+                if place + 1 == count {
+                    return refused.map_or(Ok(()), Err);
                 }
             }
         }
-        refused.map_or(Ok(()), Err)
     }
 
     /// Asks for one thing.

@@ -21,6 +21,11 @@ pub const CAP_BPF: u32 = 39;
 /// Kernels know fewer.
 const LAST_CAPABILITY: u32 = 63;
 
+/// The network namespace of the calling thread.
+pub fn own_network() -> Result<OwnedFd> {
+    openat(CWD, "/proc/thread-self/ns/net", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())
+}
+
 /// Moves the calling thread into a network namespace.
 pub fn enter_network(namespace: BorrowedFd<'_>) -> Result<()> {
     // SAFETY: no memory is passed.
