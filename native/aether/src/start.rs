@@ -16,10 +16,13 @@ use crate::sys::{Errno, check, signals};
 
 /// The contract with the launcher: a listening unix stream socket.
 const LISTENER_FD: RawFd = 3;
+/// The listener of the filter that this sandbox is under: it is the launcher's, which finds it here again when it was restarted. aether could not use it,
+/// and keeps it open for as long as it lives.
+const REFUSALS_FD: RawFd = 6;
 /// Highest descriptor of the contract; everything above is not ours.
-const LAST_PASSED_FD: RawFd = oom::SCORE_FD;
+const LAST_PASSED_FD: RawFd = REFUSALS_FD;
 /// Those that may be absent.
-const OPTIONAL_FDS: [RawFd; 2] = [oom::COUNTER_FD, oom::SCORE_FD];
+const OPTIONAL_FDS: [RawFd; 3] = [oom::COUNTER_FD, oom::SCORE_FD, REFUSALS_FD];
 /// Descriptors that aether may have, where the hard limit allows.
 const OPEN_FILES: libc::rlim_t = 65_536;
 /// Allocations from here on are mappings of their own, given back when freed. Above the size of the buffers of a connection, which

@@ -77,11 +77,14 @@ impl Launcher {
             process,
             lower: record.lower,
             profile: record.profile,
+            tripwires: record.tripwires,
+            absent_tripwires: Vec::new(),
             is_adopted: true,
             created_at_ms: record.created_at_ms,
             phase,
         };
         self.sandboxes.insert(record.slot, sandbox);
+        self.watch(record.slot);
         Ok(())
     }
 
@@ -115,6 +118,8 @@ impl Launcher {
                 process: None,
                 lower: Lower::default(),
                 profile: Profile::default(),
+                tripwires: Vec::new(),
+                absent_tripwires: Vec::new(),
                 is_adopted: false,
                 created_at_ms: 0,
                 phase: Phase::Blank,

@@ -55,6 +55,7 @@ impl Launcher {
         let Some(sandbox) = self.sandboxes.get_mut(&slot) else { return Err(Failure::internal("the blank is gone")) };
         sandbox.id = Some(create.id.clone());
         sandbox.lower.clone_from(&create.lower);
+        sandbox.tripwires.clone_from(&create.tripwires);
         sandbox.created_at_ms = now_ms();
         let made = match taken {
             Taken::Furnished(_) => self.finish(slot, create, None),
@@ -67,7 +68,7 @@ impl Launcher {
                 if let Some(sandbox) = self.sandboxes.get_mut(&slot) {
                     sandbox.phase = Phase::Live;
                 }
-                self.answer_created(slot, caller);
+                self.watch_created(slot, caller);
             }
             Err((stage, errno)) => self.fail_create(slot, Some(caller), failure::stage(stage, errno), now),
         }

@@ -2,12 +2,14 @@
 
 use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
+use std::rc::Rc;
 
 use daemon::link::{self, Over};
 use serde_json::{Value, json};
 use wire::SendError;
 use wire::server::{Limits, READ_SIZE, Server};
 
+use crate::behaviour::Waiting;
 use crate::failure::Failure;
 use crate::record::Exit;
 use crate::request::SandboxId;
@@ -21,6 +23,8 @@ pub struct Connection {
     /// Whether its socket is waited on for input and for output.
     pub watched: (bool, bool),
     subscribers: Vec<Subscriber>,
+    /// Those who are told of behaviour.
+    observers: Vec<(u32, Waiting)>,
 }
 
 struct Subscriber {
@@ -35,6 +39,7 @@ impl Connection {
             server: Server::new("launcher", Limits::default()),
             watched: (true, false),
             subscribers: Vec::new(),
+            observers: Vec::new(),
         }
     }
 
@@ -91,6 +96,41 @@ impl Connection {
             }
             true
         });
+    }
+
+    /// Tells of behaviour from here on, after what has waited for somebody.
+    pub fn observe(&mut self, stream: u32, kept: Waiting) {
+        self.observers.push((stream, kept));
+        self.flush_behaviour();
+    }
+
+    /// Tells everybody of this connection who wants to hear it. Returns whether there is anybody.
+    pub fn tell_behaviour(&mut self, event: &Rc<Value>) -> bool {
+        self.observers.iter_mut().for_each(|(_, waiting)| waiting.push(Rc::clone(event)));
+        self.flush_behaviour();
+        !self.observers.is_empty()
+    }
+
+    /// Sends what had to wait.
+    pub fn flush_behaviour(&mut self) {
+        let server = &mut self.server;
+        self.observers.retain_mut(|(stream, waiting)| {
+            while let Some(message) = waiting.next() {
+                match server.send_message(*stream, &message) {
+                    Ok(()) => waiting.sent(),
+                    Err(SendError::Blocked) => return true,
+                    // One that is too large cannot be, and would block the others for ever.
+                    Err(SendError::TooLarge) => waiting.sent(),
+                    Err(SendError::Gone) => return false,
+                }
+            }
+            true
+        });
+    }
+
+    /// One who listens no more.
+    pub fn forget(&mut self, gone: u32) {
+        self.observers.retain(|(stream, _)| *stream != gone);
     }
 
     /// A buffer for [`Self::read`].

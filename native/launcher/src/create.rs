@@ -50,7 +50,16 @@ impl Launcher {
         if let Some(present) = self.find(&create.id) {
             return match &present.phase {
                 // The answer to an earlier try was lost.
-                Phase::Live if present.lower == create.lower && present.profile == create.profile => {
+                Phase::Live
+                    if present.lower == create.lower
+                        && present.profile == create.profile
+                        && present.tripwires == create.tripwires =>
+                {
+                    let slot = present.slot;
+                    if self.wait_for_tripwires(slot, caller) {
+                        return Ok(());
+                    }
+                    let Some(present) = self.find(&create.id) else { return Ok(()) };
                     let answer = self.created(present);
                     self.answers.push((caller, Ok(answer)));
                     Ok(())
@@ -100,6 +109,8 @@ impl Launcher {
             process: None,
             lower: create.lower.clone(),
             profile: create.profile,
+            tripwires: create.tripwires.clone(),
+            absent_tripwires: Vec::new(),
             is_adopted: false,
             created_at_ms: now_ms(),
             phase: Phase::Ending(Ending::new(now)),
@@ -122,6 +133,8 @@ impl Launcher {
             process: None,
             lower: Lower::default(),
             profile: Profile::default(),
+            tripwires: Vec::new(),
+            absent_tripwires: Vec::new(),
             is_adopted: false,
             created_at_ms: 0,
             phase: Phase::Ending(Ending::new(now)),
@@ -181,7 +194,8 @@ impl Launcher {
             volume: &self.node.volume,
             templates: &self.node.templates,
             profile,
-            request_filter: self.node.request_filter(profile),
+            filter: self.node.sandbox_filter(profile),
+            refusals: self.node.refusals(),
             cgroups: &self.node.cgroups,
             has_oom_adjustment: self.node.has_oom_adjustment,
             content,
@@ -258,7 +272,7 @@ impl Launcher {
             }
             Some(caller) => {
                 sandbox.phase = Phase::Live;
-                self.answer_created(slot, caller);
+                self.watch_created(slot, caller);
             }
         }
     }
@@ -284,11 +298,15 @@ impl Launcher {
     }
 
     fn created(&self, sandbox: &Sandbox) -> serde_json::Value {
-        json!({
+        let mut answer = json!({
             "id": sandbox.id.as_ref().map(crate::request::SandboxId::as_str),
             "pid": sandbox.pid,
             "socket": self.node.data.socket_path(&sandbox.socket_name()),
-        })
+        });
+        if !sandbox.absent_tripwires.is_empty() {
+            answer["absentTripwires"] = json!(sandbox.absent_tripwires);
+        }
+        answer
     }
 
     /// Removes what there is of a sandbox; then its caller hears why.
@@ -329,6 +347,7 @@ pub fn write_record(node: &Node, sandbox: &Sandbox, exit: Option<record::Exit>) 
         net_identity: sandbox.net_identity,
         lower: sandbox.lower.clone(),
         profile: sandbox.profile,
+        tripwires: sandbox.tripwires.clone(),
         created_at_ms: sandbox.created_at_ms,
         exit,
     };

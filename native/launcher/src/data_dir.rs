@@ -8,6 +8,7 @@
 //! | `bin/aether` | root, 0711 | what sandboxes execute; nobody may read it, which makes its processes untraceable |
 //! | `run/launcher.sock` | edge | requests |
 //! | `run/launcher.lock` | root | held while a launcher runs |
+//! | `run/launcher.answering` | root | the refused call that is being answered |
 //! | `run/launcher/<id>.json` | root | records for adoption |
 //! | `run/s/<id>.sock` | edge | the aether of a sandbox |
 //!

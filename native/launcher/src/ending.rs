@@ -73,6 +73,9 @@ impl Launcher {
     /// Kills what runs in a slot; the rest follows when it has ended.
     pub fn begin_ending(&mut self, slot: u32, ending: Ending) {
         self.end_holding(slot);
+        if self.sandboxes.get(&slot).is_some_and(|sandbox| sandbox.phase.is_live()) {
+            self.stop_watching(slot, &Failure::new("cancelled", "the sandbox was destroyed while it was made"));
+        }
         let Some(sandbox) = self.sandboxes.get_mut(&slot) else { return };
         sandbox.phase = Phase::Ending(ending);
         match &sandbox.process {
@@ -137,6 +140,7 @@ impl Launcher {
                 self.begin_ending(slot, Ending::new(now));
             }
             Phase::Live | Phase::Exited(_) => {
+                let is_live = sandbox.phase.is_live();
                 let exit = Exit::new(ending, self.node.cgroups.oom_kills(&Node::slot_name(slot)).unwrap_or(0));
                 sandbox.phase = Phase::Exited(exit);
                 let written = write_record(&self.node, sandbox, Some(exit));
@@ -146,6 +150,10 @@ impl Launcher {
                 if let Err(errno) = written {
                     let fields = json!({ "slot": slot, "errno": crate::failure::errno_name(errno) });
                     self.warn("record-not-written", &fields);
+                }
+                if is_live {
+                    let failure = Failure::new("create_failed", "the process died before its tripwires were laid");
+                    self.stop_watching(slot, &failure.with("stage", "tripwires"));
                 }
             }
         }

@@ -30,10 +30,11 @@ use rustix::thread::CpuSet;
 use crate::cgroup;
 use crate::namespaces::{self, Namespaces};
 use crate::profile::Profile;
+use crate::refusals::Refusals;
 use crate::rootfs;
 use crate::seccomp_program::Instruction;
 use crate::sys::mount::{self, Attr, Value};
-use crate::sys::{Errno, Result, confinement, process};
+use crate::sys::{Errno, Result, confinement, process, seccomp_notify};
 use crate::templates::{CGROUPS, Templates, hidden, visible_hierarchies};
 use crate::volume::Volume;
 
@@ -43,8 +44,10 @@ const LISTENER_FD: i32 = 3;
 const OOM_COUNTER_FD: i32 = 4;
 /// aether's own oom_score_adj.
 const OOM_SCORE_FD: i32 = 5;
-const AETHER_FD: i32 = 6;
-const CHANNEL_FD: i32 = 7;
+/// The listener of the sandbox's filter, where refusals are told: aether only holds it.
+pub const REFUSALS_FD: i32 = 6;
+const AETHER_FD: i32 = 7;
+const CHANNEL_FD: i32 = 8;
 
 /// Open files of one process. Programs that close all possible descriptors take long with more.
 const MAX_OPEN_FILES: u64 = 65_536;
@@ -119,8 +122,9 @@ pub struct Plan<'a> {
     pub volume: &'a Volume,
     pub templates: &'a Templates,
     pub profile: Profile,
-    /// What programs may ask of descriptors.
-    pub request_filter: &'a [Instruction],
+    /// What is refused to programs.
+    pub filter: &'a [Instruction],
+    pub refusals: Refusals,
     pub cgroups: &'a cgroup::Cgroups,
     pub has_oom_adjustment: bool,
     /// `None` for a blank, which gets it later.
@@ -139,14 +143,14 @@ pub struct Content<'a> {
 /// Becomes the sandbox of the plan. Must be called in a new process only.
 pub fn run(plan: &Plan<'_>) -> ! {
     // Who reads the messages may be gone, which changes nothing: this process is over then.
-    let score = match become_sandbox(plan) {
-        Ok(score) => score,
+    let held = match become_sandbox(plan) {
+        Ok(held) => held,
         Err((stage, errno)) => {
             let _ = rustix::io::write(plan.channel, &encode_report(stage, errno));
             process::exit_now(127)
         }
     };
-    if place_descriptors(plan, score).is_ok() {
+    if place_descriptors(plan, held).is_ok() {
         let channel = process::borrow_fixed(CHANNEL_FD);
         let errno = match wait_for_word(channel) {
             Ok(()) => {
@@ -160,8 +164,14 @@ pub fn run(plan: &Plan<'_>) -> ! {
     process::exit_now(127)
 }
 
-/// Returns its own oom_score_adj, open.
-fn become_sandbox(plan: &Plan<'_>) -> std::result::Result<OwnedFd, (Stage, Errno)> {
+/// What aether finds open beside its socket.
+struct Held {
+    /// Its own oom_score_adj.
+    score: OwnedFd,
+    listener: Option<OwnedFd>,
+}
+
+fn become_sandbox(plan: &Plan<'_>) -> std::result::Result<Held, (Stage, Errno)> {
     let at = |stage| move |errno| (stage, errno);
     rustix::process::umask(Mode::empty());
     enter_groups(plan.groups).map_err(at(Stage::Cgroup))?;
@@ -203,8 +213,8 @@ fn become_sandbox(plan: &Plan<'_>) -> std::result::Result<OwnedFd, (Stage, Errno
     rustix::process::setsid().map_err(at(Stage::Identity))?;
     process::reset_signals();
     set_limits().map_err(at(Stage::Limits))?;
-    enter_user(user.as_raw_fd(), plan).map_err(at(Stage::Privileges))?;
-    Ok(score)
+    let listener = enter_user(user.as_raw_fd(), plan).map_err(at(Stage::Privileges))?;
+    Ok(Held { score, listener })
 }
 
 fn enter_groups(groups: &cgroup::Entry) -> Result<()> {
@@ -270,7 +280,8 @@ fn set_limits() -> Result<()> {
 }
 
 /// Enters the user namespace and becomes its root, bound by the profile: from here on this process is an ordinary user of the host.
-fn enter_user(user: i32, plan: &Plan<'_>) -> Result<()> {
+/// Returns the listener of its filter.
+fn enter_user(user: i32, plan: &Plan<'_>) -> Result<Option<OwnedFd>> {
     let rules = plan.profile.rules();
     process::enter(process::borrow_fixed(user), libc::CLONE_NEWUSER)?;
     process::become_namespace_root()?;
@@ -279,7 +290,10 @@ fn enter_user(user: i32, plan: &Plan<'_>) -> Result<()> {
     if rules.has_no_new_privileges {
         process::forbid_new_privileges()?;
     }
-    confinement::filter_system_calls(plan.request_filter)
+    match plan.refusals {
+        Refusals::Told => seccomp_notify::filter_system_calls(plan.filter).map(Some),
+        Refusals::Silent => confinement::filter_system_calls(plan.filter).map(|()| None),
+    }
 }
 
 /// Waits until the launcher has written down what it needs to find this process again. The end of the launcher is the end of the attempt: it is
@@ -292,8 +306,8 @@ fn wait_for_word(channel: BorrowedFd<'_>) -> Result<()> {
     }
 }
 
-/// Leaves exactly 0, 1 and 2 (the sandbox's null device), the listener, the counter, the score, and two that execution closes.
-fn place_descriptors(plan: &Plan<'_>, score: OwnedFd) -> Result<()> {
+/// Leaves exactly 0, 1 and 2 (the sandbox's null device), aether's socket, the counter, the score, the filter's listener, and two that execution closes.
+fn place_descriptors(plan: &Plan<'_>, held: Held) -> Result<()> {
     // Nobody owns it: `close_from` closes all that is left.
     let null = openat(CWD, c"/dev/null", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())?.into_raw_fd();
     let counter = plan.cgroups.open_oom_counter(plan.slot_name)?.into_raw_fd();
@@ -302,11 +316,14 @@ fn place_descriptors(plan: &Plan<'_>, score: OwnedFd) -> Result<()> {
         null,
         plan.listener.as_raw_fd(),
         counter,
-        score.into_raw_fd(),
+        held.score.into_raw_fd(),
         plan.aether.as_raw_fd(),
         plan.channel.as_raw_fd(),
     ]
     .map(process::above_fixed);
+    if let Some(refusals) = held.listener {
+        process::place_fd(process::above_fixed(refusals.into_raw_fd())?, REFUSALS_FD, false)?;
+    }
     for (from, to, close_on_exec) in [
         (null?, 0, false),
         (null?, 1, false),

@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
+use crate::behaviour::Behaviour;
 use crate::blank_pool::BlankPool;
 use crate::changes::Changes;
 use crate::failure::{self, Failure};
@@ -52,6 +53,7 @@ pub struct Launcher {
     /// What callers hear before their answer.
     pub messages: Vec<(Caller, Value)>,
     pub changes: Changes,
+    pub behaviour: Behaviour,
     pub events: Vec<(SandboxId, Exit)>,
     /// When the last foreground request came.
     pub last_request: Instant,
@@ -101,7 +103,7 @@ impl Launcher {
                 self.answer_forgets();
             }
             // The stream stays open; whoever serves keeps it.
-            Request::Events => {}
+            Request::Events | Request::Behaviour => {}
         }
     }
 
@@ -111,6 +113,7 @@ impl Launcher {
             Token::Channel(slot) => self.channel_ready(slot, now),
             Token::Process(slot) => self.process_ended(slot, now),
             Token::Helper => self.helper_ready(),
+            Token::Observer => self.observer_ready(now),
             Token::Changes(serial) => self.changes_ready(serial),
             Token::ChangesEnd(serial) => self.changes_ended(serial),
             Token::Stdin | Token::Listener | Token::Keep | Token::Connection(_) => {}
@@ -143,7 +146,8 @@ impl Launcher {
         let zombies = self.look_at_zombies(now);
         let guard = self.lowers.guard.advance(now);
         let snapshots = self.remove_snapshots(now);
-        [refill, sweep, endings, zombies, guard, snapshots].into_iter().flatten().min()
+        let behaviour = self.advance_behaviour(now);
+        [behaviour, refill, sweep, endings, zombies, guard, snapshots].into_iter().flatten().min()
     }
 
     /// No request is under way.

@@ -4,6 +4,7 @@
 //! [`init`] (what a new process does until it is aether) - [`rootfs`], [`namespaces`], [`cgroup`], [`volume`], [`lowers`] (what it is made of).
 
 pub mod adopt;
+pub mod behaviour;
 pub mod blank;
 pub mod blank_pool;
 pub mod cgroup;
@@ -27,11 +28,13 @@ pub mod poller;
 pub mod prepare;
 pub mod profile;
 pub mod record;
+pub mod refusals;
 pub mod remove_tree;
 pub mod request;
 pub mod request_filter;
 pub mod rootfs;
 pub mod sandbox;
+pub mod sandbox_filter;
 pub mod seccomp_program;
 pub mod serve;
 pub mod sys;

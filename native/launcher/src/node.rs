@@ -11,7 +11,8 @@ use crate::data_dir::{DataDir, open_host_directory};
 use crate::failure::errno_name;
 use crate::options::Serve;
 use crate::profile::Profile;
-use crate::request_filter;
+use crate::refusals::Refusals;
+use crate::sandbox_filter;
 use crate::seccomp_program::Instruction;
 use crate::sys::{Errno, process};
 use crate::templates::{self, Templates};
@@ -26,7 +27,8 @@ pub struct Node {
     pub volume: Volume,
     pub cgroups: Cgroups,
     pub templates: Templates,
-    request_filters: [Vec<Instruction>; Profile::ALL.len()],
+    refusals: Refusals,
+    sandbox_filters: [Vec<Instruction>; Profile::ALL.len()],
     pub uids: UidRange,
     pub aether: OwnedFd,
     /// The host's /proc.
@@ -81,7 +83,8 @@ impl Node {
             volume,
             cgroups,
             templates,
-            request_filters: Profile::ALL.map(|profile| request_filter::program(profile.rules().nested_users)),
+            refusals: Refusals::Silent,
+            sandbox_filters: filters(Refusals::Silent),
             uids,
             aether,
             proc,
@@ -97,10 +100,20 @@ impl Node {
         })
     }
 
-    /// What programs of this profile may ask of descriptors.
-    pub fn request_filter(&self, profile: Profile) -> &[Instruction] {
+    /// The filter of this profile's programs.
+    pub fn sandbox_filter(&self, profile: Profile) -> &[Instruction] {
         let at = Profile::ALL.iter().position(|other| *other == profile).unwrap_or_default();
-        &self.request_filters[at]
+        &self.sandbox_filters[at]
+    }
+
+    pub fn refusals(&self) -> Refusals {
+        self.refusals
+    }
+
+    /// For sandboxes that are made from here on.
+    pub fn set_refusals(&mut self, refusals: Refusals) {
+        self.refusals = refusals;
+        self.sandbox_filters = filters(refusals);
     }
 
     /// A name for a slot in cgroups and on the volume.
@@ -126,6 +139,10 @@ impl Node {
         }
         Some(set)
     }
+}
+
+fn filters(refusals: Refusals) -> [Vec<Instruction>; Profile::ALL.len()] {
+    Profile::ALL.map(|profile| sandbox_filter::program(profile.rules().nested_users, refusals))
 }
 
 /// When the node runs out of memory, the launcher should be the last to go. Returns whether this process differs from the usual now.

@@ -18,6 +18,7 @@ pub enum Token {
     /// Where a layerd asks for what the launcher holds for it.
     Keep,
     Helper,
+    Observer,
     Connection(u32),
     /// The channel of a process that is on its way into a sandbox, by slot.
     Channel(u32),
@@ -35,6 +36,7 @@ impl Token {
             Self::Listener => (1, 0),
             Self::Helper => (2, 0),
             Self::Keep => (9, 0),
+            Self::Observer => (10, 0),
             Self::Connection(index) => (3, index),
             Self::Channel(index) => (4, index),
             Self::Process(index) => (5, index),
@@ -51,6 +53,7 @@ impl Token {
             1 => Self::Listener,
             2 => Self::Helper,
             9 => Self::Keep,
+            10 => Self::Observer,
             3 => Self::Connection(index),
             4 => Self::Channel(index),
             5 => Self::Process(index),
@@ -75,7 +78,7 @@ impl Poller {
         epoll::add(&self.epoll, fd, epoll::EventData::new_u64(token.encode()), epoll::EventFlags::IN)
     }
 
-    /// Changes what a connection waits for.
+    /// Changes what is waited for.
     pub fn set(&self, fd: impl AsFd, token: Token, input: bool, output: bool) -> Result<()> {
         let mut flags = epoll::EventFlags::empty();
         flags.set(epoll::EventFlags::IN, input);

@@ -1,8 +1,8 @@
-//! How closely a sandbox is held: one table. What no sandbox may do at all is in `syscall_filter`.
+//! How closely a sandbox is held: one table. What no sandbox may do at all is in `syscall_filter` and `refusals`.
 
 use std::ffi::CStr;
 
-use crate::request_filter::NestedUsers;
+use crate::sandbox_filter::NestedUsers;
 use crate::templates::Device;
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

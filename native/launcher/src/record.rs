@@ -7,13 +7,13 @@ use rustix::fs::{AtFlags, Dir, Mode, OFlags, openat, renameat, unlinkat};
 use serde::{Deserialize, Serialize};
 
 use crate::profile::Profile;
-use crate::request::{Digest, Lower, MAX_LAYERS, SandboxId};
+use crate::request::{Digest, Lower, MAX_LAYERS, SandboxId, are_tripwires};
 use crate::sys::clone::Ending;
 use crate::sys::{Errno, Result};
 
 const VERSION: u32 = 1;
-/// A record with the greatest number of layers is far smaller.
-const MAX_BYTES: usize = 64 << 10;
+/// A record with the greatest number of layers and of tripwires is smaller.
+const MAX_BYTES: usize = 128 << 10;
 const SUFFIX: &str = ".json";
 
 /// Milliseconds since 1970.
@@ -55,6 +55,7 @@ pub struct Record {
     pub net_identity: Option<u64>,
     pub lower: Lower,
     pub profile: Profile,
+    pub tripwires: Vec<String>,
     pub created_at_ms: u64,
     pub exit: Option<Exit>,
 }
@@ -76,6 +77,8 @@ struct Stored {
     /// Records without one are of launchers that knew one way only.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     profile: Option<String>,
+    #[serde(skip_serializing_if = "Vec::is_empty", default)]
+    tripwires: Vec<String>,
     created_at_ms: u64,
     #[serde(skip_serializing_if = "Option::is_none", default)]
     exit: Option<Exit>,
@@ -96,7 +99,8 @@ impl Record {
             && file_name.strip_suffix(SUFFIX) == Some(id.as_str())
             && stored.pid > 1
             && i32::try_from(stored.pid).is_ok()
-            && layers.len() <= MAX_LAYERS;
+            && layers.len() <= MAX_LAYERS
+            && are_tripwires(&stored.tripwires);
         is_sound.then_some(Self {
             id,
             boot: stored.boot,
@@ -106,6 +110,7 @@ impl Record {
             net_identity: stored.net_identity,
             lower: Lower { layers, set },
             profile,
+            tripwires: stored.tripwires,
             created_at_ms: stored.created_at_ms,
             exit: stored.exit,
         })
@@ -123,6 +128,7 @@ impl Record {
             layers: self.lower.layers.iter().map(Digest::to_string).collect(),
             set: self.lower.set.as_ref().map(Digest::to_string),
             profile: Some(self.profile.name().to_owned()),
+            tripwires: self.tripwires.clone(),
             created_at_ms: self.created_at_ms,
             exit: self.exit,
         };
@@ -198,6 +204,7 @@ mod tests {
                 set: Digest::parse(&format!("sha256:{}", "b".repeat(64))),
             },
             profile: Profile::Strict,
+            tripwires: vec!["/root/.aws/credentials".to_owned(), "/a \"b\"".to_owned()],
             created_at_ms: 5,
             exit: Some(Exit { exit_code: None, signal: Some(9), oom_kills: 1 }),
         }
@@ -227,6 +234,23 @@ mod tests {
     }
 
     #[test]
+    fn a_record_without_tripwires_says_nothing_of_them() {
+        let plain = Record { tripwires: Vec::new(), ..record() };
+        let text = String::from_utf8(plain.to_bytes().expect("bytes")).expect("text");
+        assert!(!text.contains("tripwires"), "{text}");
+        assert_eq!(Record::parse("a1.json", text.as_bytes()), Some(plain));
+    }
+
+    #[test]
+    fn the_greatest_record_is_read_whole() {
+        let most = crate::request::MAX_TRIPWIRE_BYTES - 1;
+        let tripwires = vec![format!("/{}", "\\".repeat(most)); crate::request::MAX_TRIPWIRES];
+        let layers = (0..MAX_LAYERS).map(|n| Digest::parse(&format!("sha256:{n:064x}")).expect("a digest")).collect();
+        let greatest = Record { tripwires, lower: Lower { layers, ..record().lower }, ..record() };
+        assert!(greatest.to_bytes().expect("bytes").len() < MAX_BYTES);
+    }
+
+    #[test]
     fn records_that_cannot_be_are_refused() {
         let bytes = record().to_bytes().expect("bytes");
         assert_eq!(Record::parse("a2.json", &bytes), None, "another id than its file");
@@ -239,6 +263,7 @@ mod tests {
             (r#""slot":3"#, r#""slot":3,"path":"/etc""#),
             (r#""profile":"strict""#, r#""profile":"lax""#),
             ("sha256:", "sha256:../"),
+            (r#""/root/.aws"#, r#""root/.aws"#),
         ] {
             let text = String::from_utf8(bytes.clone()).expect("text").replace(from, to);
             assert_eq!(Record::parse("a1.json", text.as_bytes()), None, "{to}");

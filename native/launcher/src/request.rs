@@ -1,4 +1,4 @@
-//! What clients may ask for. Everything is checked here, and nothing in a request is a path.
+//! What clients may ask for. Everything is checked here, and nothing in a request is a path of the host.
 
 use std::fmt;
 
@@ -16,6 +16,8 @@ pub const MEMORY_BYTES: std::ops::RangeInclusive<u64> = 4 << 20..=16 << 40;
 pub const CPU_MILLIS: std::ops::RangeInclusive<u64> = 10..=1_024_000;
 pub const PIDS: std::ops::RangeInclusive<u64> = 4..=4_000_000;
 pub const DISK_BYTES: std::ops::RangeInclusive<u64> = 1 << 20..=1 << 50;
+pub const MAX_TRIPWIRES: usize = 64;
+pub const MAX_TRIPWIRE_BYTES: usize = 512;
 
 const DIGEST_PREFIX: &str = "sha256:";
 const DIGEST_HEX: usize = 64;
@@ -114,6 +116,8 @@ pub struct Create {
     pub hostname: String,
     pub limits: Limits,
     pub profile: Profile,
+    /// Absolute paths, inside.
+    pub tripwires: Vec<String>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -125,6 +129,7 @@ pub enum Request {
     Usage(SandboxId),
     Changes(SandboxId),
     Events,
+    Behaviour,
     Forget(Forgotten),
 }
 
@@ -162,6 +167,8 @@ struct CreateParams {
     pids: u64,
     disk_bytes: u64,
     profile: Option<String>,
+    #[serde(default)]
+    tripwires: Vec<String>,
 }
 
 /// Reads a method and the text of its params.
@@ -174,6 +181,7 @@ pub fn parse(method: &str, params: &str) -> Result<Request, Failure> {
         "sandbox.usage" => Request::Usage(sandbox(&read::<OfSandbox>(params)?.id)?),
         "sandbox.changes" => Request::Changes(sandbox(&read::<OfSandbox>(params)?.id)?),
         "events" => read::<Nothing>(params).map(|_| Request::Events)?,
+        "behaviour" => read::<Nothing>(params).map(|_| Request::Behaviour)?,
         "layer.forget" => Request::Forget(Forgotten::Layer(digest("digest", &read::<OfLayer>(params)?.digest)?)),
         "set.forget" => Request::Forget(Forgotten::Set(digest("set", &read::<OfSet>(params)?.set)?)),
         _ => return Err(Failure::new("unknown_method", "the launcher has no such method")),
@@ -221,6 +229,10 @@ fn create(params: CreateParams) -> Result<Create, Failure> {
             return Err(Failure::invalid(field, &format!("must be {} to {}", range.start(), range.end())));
         }
     }
+    if !are_tripwires(&params.tripwires) {
+        let most = format!("are not at most {MAX_TRIPWIRES} absolute paths of at most {MAX_TRIPWIRE_BYTES} bytes");
+        return Err(Failure::invalid("tripwires", &most));
+    }
     let profile = params.profile.map_or(Some(Profile::default()), |name| Profile::parse(&name));
     Ok(Create {
         id: sandbox(&params.id)?,
@@ -233,7 +245,16 @@ fn create(params: CreateParams) -> Result<Create, Failure> {
             disk_bytes: params.disk_bytes,
         },
         profile: profile.ok_or_else(|| Failure::invalid("profile", "is none of strict, default and builder"))?,
+        tripwires: params.tripwires,
     })
+}
+
+/// Paths of files that are looked up in a sandbox's own root, and nowhere else.
+pub fn are_tripwires(paths: &[String]) -> bool {
+    let is_path = |path: &String| {
+        path.starts_with('/') && path.len() <= MAX_TRIPWIRE_BYTES && !path.chars().any(char::is_control)
+    };
+    paths.len() <= MAX_TRIPWIRES && paths.iter().all(is_path)
 }
 
 fn is_hostname(text: &str) -> bool {
@@ -355,6 +376,21 @@ mod tests {
         }
         params["profile"] = "root".into();
         assert_eq!(refused_field(&params), "profile");
+    }
+
+    #[test]
+    fn tripwires_are_few_short_absolute_paths() {
+        let mut params = create_params();
+        let paths = ["/root/.ssh/id_ed25519", "/", "/a b/é"];
+        params["tripwires"] = serde_json::json!(paths);
+        let Ok(Request::Create(create)) = parse("sandbox.create", &params.to_string()) else { panic!("not read") };
+        assert_eq!(create.tripwires, paths);
+        for wrong in ["", "a", "./a", "/a\nb", "/a\0", &format!("/{}", "a".repeat(MAX_TRIPWIRE_BYTES))] {
+            params["tripwires"] = serde_json::json!([wrong]);
+            assert_eq!(refused_field(&params), "tripwires", "{wrong:?}");
+        }
+        params["tripwires"] = vec!["/a"; MAX_TRIPWIRES + 1].into();
+        assert_eq!(refused_field(&params), "tripwires");
     }
 
     #[test]

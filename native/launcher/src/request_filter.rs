@@ -1,24 +1,15 @@
-//! A second filter of system calls, for sandboxes and not for the launcher: which requests (ioctl) their programs may make of descriptors, and whether
-//! they may make user namespaces.
+//! Which requests (ioctl) the programs of a sandbox may make of descriptors.
 //!
 //! Requests are the largest and least tested part of the kernel that programs reach: exchanging extents of files under an integrity check, freezing a
 //! filesystem, typing into another's terminal. What is not in the list is answered as if the descriptor did not know it (ENOTTY), which
-//! programs are used to.
+//! programs are used to. What no program tries by mistake is told as well.
 
-use crate::seccomp_program::{
-    ALLOW, FIRST_ARGUMENT, Instruction, JUMP_IF_ANY_BIT, Range, SECOND_ARGUMENT, begin, decide, give, jump, load,
-    number, refuse,
-};
+use crate::refusals::Refusals;
+use crate::seccomp_program::{ALLOW, Instruction, Range, SECOND_ARGUMENT, decide, give, load, refuse};
 use crate::sys::Errno;
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum NestedUsers {
-    Allowed,
-    Refused,
-}
-
 /// Requests by their numbers, first and last, sorted. The kernel looks at the low 32 bits alone, and so does the filter.
-const REQUESTS: &[(u32, u32)] = &[
+pub const REQUESTS: &[(u32, u32)] = &[
     (0x0000_0002, 0x0000_0002), // FIGETBSZ
     // Terminals, and what every descriptor knows. Between them are typing into one (TIOCSTI, TIOCLINUX), the console, line disciplines (TIOCSETD) and
     // what serial lines alone know.
@@ -39,11 +30,8 @@ const REQUESTS: &[(u32, u32)] = &[
     (0x4004_5431, 0x4004_5431), // TIOCSPTLCK
     (0x4004_5436, 0x4004_5436), // TIOCSIG
     (0x4004_9409, 0x4004_9409), // FICLONE
-    (0x4008_2102, 0x4008_2102), // SECCOMP_IOCTL_NOTIF_ID_VALID
-    (0x4008_2104, 0x4008_2104), // SECCOMP_IOCTL_NOTIF_SET_FLAGS
     (0x4008_5400, 0x4008_5400), // TFD_IOC_SET_TICKS
     (0x4008_6602, 0x4008_6602), // FS_IOC_SETFLAGS
-    (0x4018_2103, 0x4018_2103), // SECCOMP_IOCTL_NOTIF_ADDFD
     (0x401C_5820, 0x401C_5820), // FS_IOC_FSSETXATTR
     (0x4020_940D, 0x4020_940D), // FICLONERANGE
     (0x402C_542B, 0x402C_542D), // TCSETS2 and its like
@@ -53,60 +41,62 @@ const REQUESTS: &[(u32, u32)] = &[
     (0x8004_5438, 0x8004_5440), // TIOCGPKT, TIOCGPTLCK, TIOCGEXCL
     (0x8004_B706, 0x8004_B709), // NS_GET_PID_FROM_PIDNS and its like
     (0x8004_E500, 0x8004_E500), // FUSE_DEV_IOC_CLONE
-    (0x8008_2102, 0x8008_2102), // SECCOMP_IOCTL_NOTIF_ID_VALID, as it was first
     (0x8008_6601, 0x8008_6601), // FS_IOC_GETFLAGS
     (0x8008_7601, 0x8008_7601), // FS_IOC_GETVERSION
     (0x8008_B705, 0x8008_B705), // NS_GET_MNTNS_ID
     (0x8010_8906, 0x8010_8907), // SIOCGSTAMP, SIOCGSTAMPNS
     (0x801C_581F, 0x801C_581F), // FS_IOC_FSGETXATTR
     (0x802C_542A, 0x802C_542A), // TCGETS2
-    (0xC018_2101, 0xC018_2101), // SECCOMP_IOCTL_NOTIF_SEND
     (0xC020_660B, 0xC020_660B), // FS_IOC_FIEMAP
     (0xC040_FF0B, 0xC040_FF0B), // PIDFD_GET_INFO
-    (0xC050_2100, 0xC050_2100), // SECCOMP_IOCTL_NOTIF_RECV
 ];
 
-/// The whole program.
-pub fn program(nested_users: NestedUsers) -> Vec<Instruction> {
-    let call = |call: libc::c_long, then| Range { first: number(call), last: number(call), then };
-    let mut calls = vec![call(libc::SYS_ioctl, request_check())];
-    if nested_users == NestedUsers::Refused {
-        calls.extend([
-            call(libc::SYS_clone, flags_check()),
-            call(libc::SYS_unshare, flags_check()),
-            // Its flags are in memory, where a filter cannot look: libc falls back to clone.
-            call(libc::SYS_clone3, vec![refuse(Errno::NOSYS)]),
-        ]);
-    }
-    calls.sort_by_key(|range| range.first);
-    let mut program = begin(refuse(Errno::NOSYS));
-    program.extend(decide(calls, give(ALLOW)));
-    program
-}
+/// Those not allowed that are events of the sandbox, by number, sorted. The descriptor is not looked at: whoever asks a terminal to freeze a filesystem
+/// is told of as well.
+pub const TOLD: &[(u32, &str)] = &[
+    (0x0000_5412, "TIOCSTI"),
+    (0x0000_541C, "TIOCLINUX"),
+    (0x0000_541D, "TIOCCONS"),
+    (0x0000_5423, "TIOCSETD"),
+    (0x0000_6611, "EXT4_IOC_SWAP_BOOT"),
+    (0x4028_5881, "XFS_IOC_EXCHANGE_RANGE"),
+    (0x4038_586B, "XFS_IOC_OPEN_BY_HANDLE"),
+    (0x4058_5883, "XFS_IOC_COMMIT_RANGE"),
+    (0x5000_9401, "BTRFS_IOC_SNAP_CREATE"),
+    (0x8004_587D, "XFS_IOC_GOINGDOWN"),
+    (0x8058_5882, "XFS_IOC_START_COMMIT"),
+    (0xC004_5877, "FIFREEZE"),
+    (0xC004_5878, "FITHAW"),
+    (0xC018_5879, "FITRIM"),
+    (0xC018_9436, "FIDEDUPERANGE"),
+    (0xC028_660F, "EXT4_IOC_MOVE_EXT"),
+    (0xC0C0_586D, "XFS_IOC_SWAPEXT"),
+    (0xC0C8_9425, "BTRFS_IOC_SET_RECEIVED_SUBVOL"),
+    (0xD000_9411, "BTRFS_IOC_TREE_SEARCH"),
+];
 
-fn request_check() -> Vec<Instruction> {
-    let allowed = |&(first, last): &(u32, u32)| Range { first, last, then: vec![give(ALLOW)] };
+/// What is looked at in an ioctl.
+pub fn check(refusals: Refusals) -> Vec<Instruction> {
+    let allowed = REQUESTS.iter().map(|&(first, last)| Range { first, last, then: vec![give(ALLOW)] });
+    let told = TOLD.iter().map(|&(request, _)| Range {
+        first: request,
+        last: request,
+        then: vec![refusals.verdict(Errno::NOTTY)],
+    });
+    let mut ranges: Vec<Range> = allowed.chain(told).collect();
+    ranges.sort_by_key(|range| range.first);
     let mut check = vec![load(SECOND_ARGUMENT)];
-    check.extend(decide(REQUESTS.iter().map(allowed).collect(), refuse(Errno::NOTTY)));
+    check.extend(decide(ranges, refuse(Errno::NOTTY)));
     check
-}
-
-fn flags_check() -> Vec<Instruction> {
-    let is_meant = jump(JUMP_IF_ANY_BIT, libc::CLONE_NEWUSER as u32, 0, 1);
-    vec![load(FIRST_ARGUMENT), is_meant, refuse(Errno::PERM), give(ALLOW)]
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::seccomp_program::{NATIVE, REFUSE, judge};
-
-    fn ask(profile: NestedUsers, call: libc::c_long, arguments: [u32; 3]) -> u32 {
-        judge(&program(profile), NATIVE, number(call), arguments)
-    }
+    use crate::seccomp_program::{ASK, NATIVE, REFUSE, judge};
 
     fn request(request: u32) -> u32 {
-        ask(NestedUsers::Allowed, libc::SYS_ioctl, [0, request, 0])
+        judge(&check(Refusals::Silent), NATIVE, 0, [0, request, 0])
     }
 
     const UNKNOWN: u32 = REFUSE | libc::ENOTTY as u32;
@@ -115,6 +105,9 @@ mod tests {
     fn the_list_is_sorted_and_nothing_is_in_it_twice() {
         assert!(REQUESTS.iter().all(|(first, last)| first <= last));
         assert!(REQUESTS.windows(2).all(|pair| pair[0].1 < pair[1].0));
+        assert!(TOLD.windows(2).all(|pair| pair[0].0 < pair[1].0));
+        let is_allowed = |told: u32| REQUESTS.iter().any(|(first, last)| (*first..=*last).contains(&told));
+        assert!(TOLD.iter().all(|(told, _)| !is_allowed(*told)));
     }
 
     #[test]
@@ -189,19 +182,9 @@ mod tests {
             ("FS_IOC_ADD_ENCRYPTION_KEY", 0xC050_6617),
         ] {
             assert_eq!(request(number), UNKNOWN, "{name}");
+            let is_told = TOLD.contains(&(number, name));
+            let verdict = judge(&check(Refusals::Told), NATIVE, 0, [0, number, 0]);
+            assert_eq!(verdict, if is_told { ASK } else { UNKNOWN }, "{name}");
         }
-    }
-
-    #[test]
-    fn only_where_they_are_refused_user_namespaces_are() {
-        let users = libc::CLONE_NEWUSER as u32;
-        for call in [libc::SYS_clone, libc::SYS_unshare] {
-            assert_eq!(ask(NestedUsers::Allowed, call, [users, 0, 0]), ALLOW);
-            assert_eq!(ask(NestedUsers::Refused, call, [users | 0x11, 0, 0]), REFUSE | libc::EPERM as u32);
-            assert_eq!(ask(NestedUsers::Refused, call, [libc::CLONE_NEWNS as u32, users, 0]), ALLOW);
-        }
-        assert_eq!(ask(NestedUsers::Allowed, libc::SYS_clone3, [0; 3]), ALLOW);
-        assert_eq!(ask(NestedUsers::Refused, libc::SYS_clone3, [0; 3]), REFUSE | libc::ENOSYS as u32);
-        assert_eq!(ask(NestedUsers::Refused, libc::SYS_ioctl, [0, libc::FIONREAD as u32, 0]), ALLOW);
     }
 }

@@ -34,6 +34,9 @@ pub struct Sandbox {
     pub process: Option<Process>,
     pub lower: Lower,
     pub profile: Profile,
+    /// Files whose opening is an event, as they were named, and which of them are not there.
+    pub tripwires: Vec<String>,
+    pub absent_tripwires: Vec<String>,
     /// An earlier launcher made it.
     pub is_adopted: bool,
     pub created_at_ms: u64,
@@ -47,6 +50,12 @@ pub enum Phase {
     Live,
     Exited(Exit),
     Ending(Ending),
+}
+
+impl Phase {
+    pub fn is_live(&self) -> bool {
+        matches!(self, Self::Live)
+    }
 }
 
 pub struct Starting {

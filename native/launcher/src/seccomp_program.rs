@@ -28,6 +28,8 @@ pub const ALLOW: u32 = 0x7FFF_0000;
 /// With an errno in its low bits.
 pub const REFUSE: u32 = 0x0005_0000;
 pub const KILL: u32 = 0x8000_0000;
+/// Whoever holds the filter's listener answers.
+pub const ASK: u32 = 0x7FC0_0000;
 
 /// Compares what is loaded with `k`, and passes over so many instructions.
 pub fn jump(code: u16, k: u32, if_true: u8, if_false: u8) -> Instruction {

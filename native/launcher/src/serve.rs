@@ -8,6 +8,7 @@ use rustix::net::{SocketFlags, SocketType, accept_with};
 use serde_json::json;
 use wire::server::Event;
 
+use crate::behaviour::Behaviour;
 use crate::blank_pool::BlankPool;
 use crate::changes::Changes;
 use crate::connection::Connection;
@@ -74,6 +75,7 @@ pub fn serve(options: &Serve) -> std::result::Result<(), StartError> {
         answers: Vec::new(),
         messages: Vec::new(),
         changes: Changes::default(),
+        behaviour: Behaviour::default(),
         events: Vec::new(),
         last_request: now,
         refill_after: now,
@@ -81,6 +83,7 @@ pub fn serve(options: &Serve) -> std::result::Result<(), StartError> {
         sweep_groups_at: now,
         core_turn: 0,
     };
+    launcher.start_behaviour(now);
     launcher.adopt(now).map_err(failed("adoption"))?;
     if launcher.node.volume.quota == Quota::None {
         launcher.warn(
@@ -125,9 +128,12 @@ impl Loop {
                 Token::Listener => self.accept(),
                 Token::Keep => self.launcher.lowers.guard.give(now),
                 Token::Connection(id) => self.connection_ready(id, now),
-                Token::Channel(_) | Token::Process(_) | Token::Helper | Token::Changes(_) | Token::ChangesEnd(_) => {
-                    self.launcher.ready(token, now)
-                }
+                Token::Channel(_)
+                | Token::Process(_)
+                | Token::Helper
+                | Token::Observer
+                | Token::Changes(_)
+                | Token::ChangesEnd(_) => self.launcher.ready(token, now),
             }
         }
         Ok(())
@@ -173,19 +179,27 @@ impl Loop {
             match event {
                 Event::Open { stream, method, params } => match request::parse(&method, params.get()) {
                     Ok(request) => {
-                        if request == Request::Events {
-                            connection.subscribe(stream);
+                        match request {
+                            Request::Events => connection.subscribe(stream),
+                            Request::Behaviour => {
+                                connection.observe(stream, self.launcher.behaviour.subscribers.take_kept());
+                            }
+                            _ => {}
                         }
                         self.launcher.request(Caller { connection: id, stream }, request, now);
                     }
                     Err(failure) => connection.answer(stream, Err(failure)),
                 },
-                Event::Writable { .. } => connection.flush_events(),
+                Event::Writable { .. } => {
+                    connection.flush_events();
+                    connection.flush_behaviour();
+                }
                 // No method takes anything after its params.
                 Event::Data { stream, bytes, .. } => connection.server.consumed(stream, bytes.len()),
                 Event::Message { stream, size, .. } => connection.server.consumed(stream, size),
                 // An archive is of use to its caller alone.
                 Event::Reset { stream } => {
+                    connection.forget(stream);
                     self.launcher.abandon_changes(|caller| caller == Caller { connection: id, stream });
                 }
                 // Other work that was asked for goes on without its caller: a sandbox is found by listing.
@@ -213,6 +227,18 @@ impl Loop {
             for (connection_id, connection) in &mut self.connections {
                 connection.publish(&id, &exit);
                 touched.push(*connection_id);
+            }
+        }
+        for event in self.launcher.behaviour.subscribers.take_published() {
+            let mut is_heard = false;
+            for (connection_id, connection) in &mut self.connections {
+                if connection.tell_behaviour(&event) {
+                    is_heard = true;
+                    touched.push(*connection_id);
+                }
+            }
+            if !is_heard {
+                self.launcher.behaviour.subscribers.keep(event);
             }
         }
         touched.sort_unstable();

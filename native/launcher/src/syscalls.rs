@@ -6,6 +6,11 @@ macro_rules! calls {
     ($($name:ident)*) => { &[$(libc::$name),*] };
 }
 
+/// The same, with names: who tries them is told of.
+macro_rules! named_calls {
+    ($($name:ident),* $(,)?) => { &[$((libc::$name, stringify!($name))),*] };
+}
+
 /// Those of every architecture, in the order in which x86-64 got them.
 pub const KNOWN: &[libc::c_long] = calls![
     SYS_read SYS_write SYS_close SYS_fstat SYS_lseek SYS_mmap SYS_mprotect SYS_munmap SYS_brk SYS_rt_sigaction
@@ -91,52 +96,45 @@ pub const KNOWN_HERE_BY_NUMBER: &[libc::c_long] = &[292];
 /// Refused as if the kernel did not have them: programs know how to do without.
 pub const ABSENT: &[libc::c_long] = calls![SYS_io_uring_setup SYS_io_uring_enter SYS_io_uring_register SYS_kexec_load];
 
-/// Refused as not permitted.
-pub const FORBIDDEN: &[libc::c_long] = &[
+/// Refused as not permitted, with their names.
+pub const FORBIDDEN: &[(libc::c_long, &str)] = named_calls![
     // Programs in the kernel, and looking into it.
-    libc::SYS_bpf,
-    libc::SYS_perf_event_open,
-    libc::SYS_lookup_dcookie,
-    libc::SYS_syslog,
+    SYS_bpf,
+    SYS_perf_event_open,
+    SYS_lookup_dcookie,
+    SYS_syslog,
     // Faults handled by programs stretch races in the kernel.
-    libc::SYS_userfaultfd,
+    SYS_userfaultfd,
     // Keyrings are only partly bound to namespaces.
-    libc::SYS_add_key,
-    libc::SYS_request_key,
+    SYS_add_key,
+    SYS_request_key,
     // Files by handle, past every directory's permissions.
-    libc::SYS_open_by_handle_at,
+    SYS_open_by_handle_at,
     // Of the machine as a whole.
-    libc::SYS_init_module,
-    libc::SYS_finit_module,
-    libc::SYS_delete_module,
-    libc::SYS_kexec_file_load,
-    libc::SYS_reboot,
-    libc::SYS_swapon,
-    libc::SYS_swapoff,
-    libc::SYS_acct,
-    libc::SYS_quotactl,
-    libc::SYS_quotactl_fd,
-    libc::SYS_settimeofday,
-    libc::SYS_clock_settime,
-    libc::SYS_clock_adjtime,
-    libc::SYS_adjtimex,
-    libc::SYS_nfsservctl,
-    libc::SYS_vhangup,
+    SYS_init_module,
+    SYS_finit_module,
+    SYS_delete_module,
+    SYS_kexec_file_load,
+    SYS_reboot,
+    SYS_swapon,
+    SYS_swapoff,
+    SYS_acct,
+    SYS_quotactl,
+    SYS_quotactl_fd,
+    SYS_settimeofday,
+    SYS_clock_settime,
+    SYS_clock_adjtime,
+    SYS_adjtimex,
+    SYS_nfsservctl,
+    SYS_vhangup,
     // Memory of other nodes and other processes' pages.
-    libc::SYS_move_pages,
-    libc::SYS_migrate_pages,
-    libc::SYS_fanotify_init,
+    SYS_move_pages,
+    SYS_migrate_pages,
+    SYS_fanotify_init,
 ];
 
 #[cfg(target_arch = "x86_64")]
-pub const FORBIDDEN_HERE: &[libc::c_long] = &[
-    libc::SYS_iopl,
-    libc::SYS_ioperm,
-    libc::SYS_modify_ldt,
-    libc::SYS_uselib,
-    libc::SYS_ustat,
-    libc::SYS_sysfs,
-    libc::SYS__sysctl,
-];
+pub const FORBIDDEN_HERE: &[(libc::c_long, &str)] =
+    named_calls![SYS_iopl, SYS_ioperm, SYS_modify_ldt, SYS_uselib, SYS_ustat, SYS_sysfs, SYS__sysctl,];
 #[cfg(target_arch = "aarch64")]
-pub const FORBIDDEN_HERE: &[libc::c_long] = &[];
+pub const FORBIDDEN_HERE: &[(libc::c_long, &str)] = &[];

@@ -31,7 +31,7 @@ pub fn teardown(path: &Path) -> Result<Value, String> {
     let sandboxes = end_sandboxes(path)?;
     let data = path.canonicalize().map_err(|error| format!("{}: {error}", path.display()))?;
     unmount_volume(&data.join("volume"))?;
-    for name in ["run/s", "run/launcher", "run/launcher.sock", "run/launcher.lock"] {
+    for name in ["run/s", "run/launcher", "run/launcher.sock", "run/launcher.lock", "run/launcher.answering"] {
         match fs::remove_file(data.join(name)) {
             Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(format!("{name}: {error}")),
             _ => {}

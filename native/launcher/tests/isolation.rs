@@ -159,9 +159,9 @@ fn only_own_processes_are_seen_and_the_first_is_closed() {
 #[test]
 fn no_descriptor_of_the_host_comes_along() {
     in_each_kind(|node| {
-        // The listener, the counter of kills for memory, which can only be read, and its own score, which only rises for who is not
-        // privileged on the host: all closed to programs by aether.
-        assert_eq!(node.run("a1", &["!fds"]), "0\n1\n2\n3\n4\n5\n");
+        // Its socket, the counter of kills for memory, which can only be read, its own score, which only rises for who is not privileged on the host, and
+        // the listener of its filter, whose requests the filter refuses: all closed to programs by aether.
+        assert_eq!(node.run("a1", &["!fds"]), "0\n1\n2\n3\n4\n5\n6\n");
         for number in ["0", "1", "2"] {
             let target = node.run("a1", &["/bin/probe", "link", &format!("/proc/self/fd/{number}")]);
             assert!(target == "/dev/null\n" || target.starts_with("socket:"), "{target}");

@@ -167,6 +167,16 @@ pub fn open_process(pid: Pid) -> Result<OwnedFd> {
     rustix::process::pidfd_open(pid, PidfdFlags::empty())
 }
 
+/// A copy of a descriptor that a process has open. Needs CAP_SYS_PTRACE where the process is somebody else's.
+pub fn copy_descriptor(pidfd: impl AsFd, number: i32) -> Result<OwnedFd> {
+    // SAFETY: no memory is passed; the new descriptor is nobody else's.
+    unsafe {
+        let pidfd = pidfd.as_fd().as_raw_fd();
+        let fd = check(libc::syscall(libc::SYS_pidfd_getfd, pidfd, number, 0))?;
+        Ok(OwnedFd::from_raw_fd(fd as i32))
+    }
+}
+
 /// A number that no other process of this boot has had or will have: the inode of its pidfd.
 pub fn identity(pidfd: impl AsFd) -> Result<u64> {
     Ok(rustix::fs::fstat(pidfd)?.st_ino)

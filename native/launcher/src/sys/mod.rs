@@ -8,6 +8,8 @@ pub mod loop_device;
 pub mod loopback;
 pub mod mount;
 pub mod process;
+pub mod seccomp_notify;
+pub mod shared_page;
 
 pub use rustix::io::{Errno, Result};
 
