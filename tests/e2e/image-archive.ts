@@ -7,6 +7,8 @@ export function imageArchive(
   options: {
     readonly damage?: (layer: Buffer) => Buffer;
     readonly architecture?: string;
+    /** How its processes run, over what the image says otherwise. */
+    readonly config?: Readonly<Record<string, unknown>>;
     readonly above?: readonly (readonly TarEntry[])[];
   } = {},
 ): Buffer {
@@ -15,7 +17,7 @@ export function imageArchive(
   const config = JSON.stringify({
     architecture: options.architecture ?? 'amd64',
     os: 'linux',
-    config: { Env: ['PATH=/bin', 'FROM_IMAGE=yes'], User: '1234', WorkingDir: '/srv' },
+    config: { Env: ['PATH=/bin', 'FROM_IMAGE=yes'], User: '1234', WorkingDir: '/srv', ...options.config },
     rootfs: {
       type: 'layers',
       diff_ids: layers.map((layer) => `sha256:${createHash('sha256').update(layer).digest('hex')}`),

@@ -358,6 +358,25 @@ describe('an image that is damaged or hostile', () => {
     expect(await place.layers()).toEqual([]);
   });
 
+  it.each([
+    ['gzip', gzipSync],
+    ['zstd', zstdCompressSync],
+  ] as const)('an archive of %s that unpacks to more than the bound: no more of it is written', async (_, compress) => {
+    await using place = await testPlace();
+    const bomb = compress(Buffer.alloc(32 * 1024 * 1024));
+    expect(bomb.length).toBeLessThan(100_000);
+    const context = { ...place.context, maxSizeBytes: 1_000_000 };
+    const error: unknown = await importImage(context, { path: await saveArchive(place, bomb) }).catch(
+      (failed: unknown) => failed,
+    );
+    expect(error).toMatchObject({
+      code: 'image_unsupported',
+      details: { layer: 'archive', reason: 'archive_size', limit: 1_000_000 },
+    });
+    expect((error as PlatformError).details['offset']).toBeLessThanOrEqual(1_000_000);
+    expect(await place.layers()).toEqual([]);
+  });
+
   it('is refused with a typed error or read, whatever bytes are changed, and leaves nothing', {
     timeout: 60_000,
   }, async () => {

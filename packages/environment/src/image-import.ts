@@ -2,7 +2,7 @@ import { join } from 'node:path';
 import { type EnvironmentConfig, type EnvironmentImage, PlatformError } from '@dsec/contract';
 import { type DirectoryNode, EMPTY_FILE, type FileData, type FsNode, type ImageWriter } from '@dsec/erofs';
 import { throwIfAborted } from '@dsec/kit';
-import type { BuildContext } from './build-context.ts';
+import { type BuildContext, DEFAULT_MAX_SIZE_BYTES } from './build-context.ts';
 import { buildLayer } from './build-layer.ts';
 import { decompress } from './decompress.ts';
 import { hostArchitecture } from './host-architecture.ts';
@@ -63,7 +63,13 @@ export const importImage = (context: BuildContext, image: ImageImport): Promise<
   importFrom(context, {
     ...image,
     name: image.reference ?? '',
-    open: (scratch) => openImageFiles(image.path, () => Promise.resolve(join(scratch, 'image.tar'))),
+    open: (scratch) =>
+      openImageFiles(image.path, () =>
+        Promise.resolve({
+          path: join(scratch, 'image.tar'),
+          maxBytes: context.maxSizeBytes ?? DEFAULT_MAX_SIZE_BYTES,
+        }),
+      ),
   });
 
 /** As {@link importImage}, wherever the files of the image are. */

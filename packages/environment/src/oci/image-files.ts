@@ -16,6 +16,14 @@ export interface ImageFiles extends AsyncDisposable {
   expectLayers?(names: readonly string[]): void;
 }
 
+/** Where a compressed archive is unpacked to. */
+export interface UnpackedArchive {
+  /** A file that is not there yet. */
+  readonly path: string;
+  /** Most that it may have: a few megabytes unpack to terabytes. */
+  readonly maxBytes: number;
+}
+
 /** Files of one archive, its index included; a real one has a few dozen. */
 const MAX_ARCHIVE_FILES = 100_000;
 const MAX_SYMLINKS_FOLLOWED = 8;
@@ -24,10 +32,11 @@ const READ_BYTES = 1024 * 1024;
 /**
  * Opens an OCI layout directory, or an archive of one or of `docker save` (plain, gzip or zstd).
  *
- * @param unpack makes a scratch file for the plain form of a compressed archive; it outlives the returned object
- * @throws PlatformError `invalid_argument` when there is nothing at the path, `image_corrupt` for a damaged archive
+ * @param unpack says where the plain form of a compressed archive goes; it outlives the returned object
+ * @throws PlatformError `invalid_argument` when there is nothing at the path, `image_corrupt` for a damaged archive, `image_unsupported` for one
+ * that is too large
  */
-export const openImageFiles = async (path: string, unpack: () => Promise<string>): Promise<ImageFiles> => {
+export const openImageFiles = async (path: string, unpack: () => Promise<UnpackedArchive>): Promise<ImageFiles> => {
   const info = await stat(path).catch((cause: unknown) => {
     throw new PlatformError('invalid_argument', `There is no image at ${path}`, { details: { field: 'path' }, cause });
   });
@@ -42,9 +51,15 @@ export const openImageFiles = async (path: string, unpack: () => Promise<string>
     const head = Buffer.alloc(4);
     await file.read(head, 0, head.length, 0);
     if (detectCompression(head) === 'none') return await ArchiveFiles.index(file);
-    const plain = await open(await unpack(), 'wx+', 0o600);
+    const { path: plainPath, maxBytes } = await unpack();
+    const plain = await open(plainPath, 'wx+', 0o600);
     try {
-      for await (const chunk of decompress(rangeOf(file, 0, info.size), 'archive')) await plain.appendFile(chunk);
+      let offset = 0;
+      for await (const chunk of decompress(rangeOf(file, 0, info.size), 'archive')) {
+        if (offset + chunk.length > maxBytes) throw tooLarge(offset, maxBytes);
+        await plain.appendFile(chunk);
+        offset += chunk.length;
+      }
       await file.close();
       return await ArchiveFiles.index(plain);
     } catch (error) {
@@ -153,6 +168,11 @@ class ArchiveFiles implements ImageFiles {
     return undefined;
   }
 }
+
+const tooLarge = (offset: number, limit: number): PlatformError =>
+  new PlatformError('image_unsupported', `The archive unpacks to more than ${limit} bytes`, {
+    details: { layer: 'archive', offset, reason: 'archive_size', limit },
+  });
 
 async function* rangeOf(file: FileHandle, offset: number, sizeBytes: number): AsyncGenerator<Uint8Array> {
   for (let done = 0; done < sizeBytes; ) {
