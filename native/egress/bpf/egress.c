@@ -3,6 +3,7 @@
  * A packet that may pass is marked, and the host's packet filter lets nothing else through: without these programs an uplink is closed.
  */
 #include "address.h"
+#include "origins.h"
 #include "packet.h"
 
 #define PORT_DNS 53
@@ -75,9 +76,17 @@ struct {
 
 struct {
 	MAP_NUMBER(type, BPF_MAP_TYPE_RINGBUF);
-	MAP_NUMBER(max_entries, 262144);
+	MAP_NUMBER(max_entries, 1048576);
 	MAP_NUMBER(pinning, 1);
 } denials SEC(".maps");
+
+struct {
+	MAP_NUMBER(type, BPF_MAP_TYPE_LRU_HASH);
+	MAP_NUMBER(max_entries, 16384);
+	MAP_TYPE(key, struct flow_key);
+	MAP_TYPE(value, struct flow);
+	MAP_NUMBER(pinning, 1);
+} flows SEC(".maps");
 
 /* All that a decision is about. */
 struct view {
@@ -122,7 +131,19 @@ INLINE int is_within_budget(__u32 *second, __u32 *count, __u32 most)
 	return *count < most && __sync_fetch_and_add(count, 1) < most;
 }
 
-INLINE void tell(const struct view *view, int reason)
+/* Who has made the socket that a packet comes from; nothing is known of what the kernel sends by itself. The socket stays with a packet from one end of the device to
+ * the other. */
+INLINE const struct origin *origin_of(struct __sk_buff *skb)
+{
+	struct bpf_sock *sk = skb->sk;
+
+	if (!sk)
+		return 0;
+	sk = bpf_sk_fullsock(sk);
+	return sk ? bpf_sk_storage_get(&origins, sk, 0, 0) : 0;
+}
+
+INLINE void tell(struct __sk_buff *skb, const struct view *view, int reason)
 {
 	struct counters *counters = view->counters;
 
@@ -142,6 +163,11 @@ INLINE void tell(const struct view *view, int reason)
 	denial->port = view->packet.target_port;
 	denial->protocol = view->packet.protocol;
 	denial->reason = reason;
+	const struct origin *origin = origin_of(skb);
+	if (origin)
+		__builtin_memcpy(&denial->origin, origin, sizeof(*origin));
+	else
+		denial->origin.net_cookie = 0;
 	bpf_ringbuf_submit(denial, 0);
 }
 
@@ -152,12 +178,12 @@ INLINE void count_denial(const struct view *view, __u32 reason)
 }
 
 /* The sandbox hears nothing of it. */
-INLINE int discard(const struct view *view, int reason)
+INLINE int discard(struct __sk_buff *skb, const struct view *view, int reason)
 {
 	count_denial(view, reason);
 	/* Kernels announce their own groups without being asked. */
 	if (reason != REASON_MULTICAST && reason != REASON_CLOSED)
-		tell(view, reason);
+		tell(skb, view, reason);
 	return DROP;
 }
 
@@ -165,16 +191,39 @@ INLINE int discard(const struct view *view, int reason)
 INLINE int refuse(struct __sk_buff *skb, const struct view *view, int reason)
 {
 	count_denial(view, reason);
-	tell(view, reason);
+	tell(skb, view, reason);
 	if (!is_within_budget(&view->counters->refused_second, &view->counters->refused, MAX_REFUSED))
 		return DROP;
 	skb->mark = view->node->mark | MARK_REFUSED;
 	return PASS;
 }
 
+/* Whom the resolver, a service or the gate may ask for: once for each question, and for each connection. */
+INLINE void note_flow(struct __sk_buff *skb, const struct view *view)
+{
+	const struct packet *packet = &view->packet;
+	const struct origin *origin = origin_of(skb);
+	struct flow flow;
+
+	if (!origin)
+		return;
+	struct flow_key key = {
+		.slot = view->slot,
+		.place = packet->source_port % FLOW_PLACES,
+		.protocol = packet->protocol,
+		.is_ipv6 = packet->is_ipv6,
+	};
+	flow.port = packet->source_port;
+	__builtin_memcpy(&flow.origin, origin, sizeof(*origin));
+	bpf_map_update_elem(&flows, &key, &flow, BPF_ANY);
+}
+
 INLINE int send(struct __sk_buff *skb, const struct view *view, __u32 mark)
 {
 	skb->mark = view->node->mark | mark;
+	if (mark != MARK_ALLOWED && (view->packet.protocol == PROTOCOL_UDP ||
+				     (view->packet.tcp_flags & (TCP_SYN | TCP_ACK)) == TCP_SYN))
+		note_flow(skb, view);
 	__sync_fetch_and_add(&view->counters->sent_packets, 1);
 	__sync_fetch_and_add(&view->counters->sent_bytes, skb->len);
 	return PASS;
@@ -285,21 +334,21 @@ int from_sandbox(struct __sk_buff *skb)
 	if (find(skb, &view))
 		return DROP;
 	if (!view.generation)
-		return discard(&view, REASON_CLOSED);
+		return discard(skb, &view, REASON_CLOSED);
 	int reason = read_packet(skb, packet);
 	if (reason >= 0)
-		return discard(&view, reason);
+		return discard(skb, &view, reason);
 	if (packet->fragment != WHOLE)
-		return discard(&view, REASON_FRAGMENT);
+		return discard(skb, &view, REASON_FRAGMENT);
 	if (!is_own(view.uplink, packet->source, packet->is_ipv6))
-		return discard(&view, REASON_SOURCE);
+		return discard(skb, &view, REASON_SOURCE);
 	if (is_gateway(view.node, packet->target, packet->is_ipv6))
 		return is_service(&view, packet->target_port) ? send(skb, &view, MARK_LOCAL)
 							      : refuse(skb, &view, REASON_HOST);
 	if (is_never(view.node, packet->target, packet->is_ipv6))
 		return refuse(skb, &view, REASON_NEVER);
 	if (packet->protocol == PROTOCOL_ICMP && packet->icmp_type != (packet->is_ipv6 ? ICMP6_ECHO : ICMP_ECHO))
-		return discard(&view, REASON_PROTOCOL);
+		return discard(skb, &view, REASON_PROTOCOL);
 	int verdict = by_rule(&view, packet->target, packet->target_port);
 	if (verdict >= 0)
 		return verdict ? send(skb, &view, MARK_ALLOWED) : refuse(skb, &view, REASON_RULE);

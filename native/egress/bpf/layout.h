@@ -121,6 +121,55 @@ struct pin {
 	struct pin_range ranges[MAX_PIN_RANGES];
 };
 
+#define MAX_ANCESTORS 32
+/* TASK_COMM_LEN */
+#define COMM_BYTES 16
+
+/* Which process has made a socket, or has connected it since. Processes have the numbers that the sandbox knows them by. */
+struct origin {
+	/* CLOCK_BOOTTIME. */
+	__u64 noted_at;
+	/* Of the socket's network namespace (SO_NETNS_COOKIE); 0 is nobody's origin. */
+	__u64 net_cookie;
+	/* Its number where the sandbox was made. */
+	__u32 outer_pid;
+	__u32 pid;
+	__u32 session;
+	/* As the host knows it. */
+	__u32 user;
+	__u32 ancestor_count;
+	__u32 unused;
+	/* Nearest first. */
+	__u32 ancestors[MAX_ANCESTORS];
+	char comm[COMM_BYTES];
+};
+
+/* By the cookie of a sandbox's network namespace. */
+struct space {
+	__u32 slot;
+	/* Inode of the pid namespace in which its processes have their numbers. */
+	__u32 pid_inode;
+	/* What the host calls its user 0, and how many it has. */
+	__u32 first_user;
+	__u32 users;
+};
+
+/* A socket of a sandbox that has asked the resolver, a service or the gate something. One sandbox has as many places as FLOW_PLACES for each protocol and family,
+ * so that it cannot take those of others; the port tells who is in one. */
+#define FLOW_PLACES 256
+
+struct flow_key {
+	__u32 slot;
+	__u16 place;
+	__u8 protocol;
+	__u8 is_ipv6;
+};
+
+struct flow {
+	__u64 port;
+	struct origin origin;
+};
+
 struct denial {
 	__u32 slot;
 	__u32 generation;
@@ -129,4 +178,5 @@ struct denial {
 	__u16 port;
 	__u8 protocol;
 	__u8 reason;
+	struct origin origin;
 };

@@ -13,12 +13,12 @@ use crate::denials::Waiting;
 pub struct Connection {
     pub socket: OwnedFd,
     pub server: Server,
-    denials: Vec<(u32, Waiting)>,
+    told: Vec<(u32, Waiting)>,
 }
 
 impl Connection {
     pub fn new(socket: OwnedFd) -> Self {
-        Self { socket, server: Server::new("egressd", Limits::default()), denials: Vec::new() }
+        Self { socket, server: Server::new("egressd", Limits::default()), told: Vec::new() }
     }
 
     /// A buffer for [`Self::read`].
@@ -46,7 +46,7 @@ impl Connection {
     fn fill(&mut self) -> bool {
         let mut is_filled = false;
         let server = &mut self.server;
-        self.denials.retain_mut(|(stream, waiting)| {
+        self.told.retain_mut(|(stream, waiting)| {
             while let Some(message) = waiting.next() {
                 match server.send_message(*stream, &message) {
                     Ok(()) | Err(SendError::TooLarge) => {
@@ -66,17 +66,17 @@ impl Connection {
         link::answer(&mut self.server, stream, answer);
     }
 
-    pub fn watch_denials(&mut self, stream: u32) {
-        self.denials.push((stream, Waiting::default()));
+    pub fn watch(&mut self, stream: u32) {
+        self.told.push((stream, Waiting::default()));
     }
 
     pub fn forget(&mut self, stream: u32) {
-        self.denials.retain(|(other, _)| *other != stream);
+        self.told.retain(|(other, _)| *other != stream);
     }
 
-    pub fn denied(&mut self, denial: &Value) {
-        for (_, waiting) in &mut self.denials {
-            waiting.push(denial.clone());
+    pub fn tell(&mut self, message: &Value) {
+        for (_, waiting) in &mut self.told {
+            waiting.push(message.clone());
         }
     }
 }

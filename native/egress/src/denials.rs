@@ -4,23 +4,14 @@ use std::collections::VecDeque;
 
 use serde_json::{Value, json};
 
-use crate::layout::{Denial, REASONS, ip_of};
+use crate::layout::{Denial, Plain, REASONS, ip_of};
 
 /// Denials that wait for a client that does not read; older ones are counted and left out.
 const MAX_WAITING: usize = 1_024;
 
 /// Reads an entry of the ring.
 pub fn parse(bytes: &[u8]) -> Option<Denial> {
-    let word = |at: usize| bytes.get(at..at + 4)?.try_into().ok().map(u32::from_ne_bytes);
-    Some(Denial {
-        slot: word(0)?,
-        generation: word(4)?,
-        address: bytes.get(8..24)?.try_into().ok()?,
-        count: word(24)?,
-        port: bytes.get(28..30)?.try_into().ok().map(u16::from_ne_bytes)?,
-        protocol: *bytes.get(30)?,
-        reason: *bytes.get(31)?,
-    })
+    Denial::read(bytes)
 }
 
 pub fn describe(id: &str, denial: &Denial) -> Value {
@@ -42,30 +33,33 @@ pub fn describe(id: &str, denial: &Denial) -> Value {
     })
 }
 
-/// The denials of one stream.
+/// What one stream is to be told.
 #[derive(Default)]
 pub struct Waiting {
-    denials: VecDeque<Value>,
+    messages: VecDeque<Value>,
     lost: u64,
 }
 
 impl Waiting {
-    pub fn push(&mut self, denial: Value) {
-        if self.denials.len() >= MAX_WAITING {
-            self.denials.pop_front();
+    pub fn push(&mut self, message: Value) {
+        if self.messages.len() >= MAX_WAITING {
+            self.messages.pop_front();
             self.lost += 1;
         }
-        self.denials.push_back(denial);
+        self.messages.push_back(message);
     }
 
     /// The next message; it waits until it is [`taken`](Self::taken).
     pub fn next(&self) -> Option<Value> {
-        let denied = self.denials.front()?;
-        Some(if self.lost > 0 { json!({ "denied": denied, "lost": self.lost }) } else { json!({ "denied": denied }) })
+        let mut message = self.messages.front()?.clone();
+        if self.lost > 0 {
+            message["lost"] = json!(self.lost);
+        }
+        Some(message)
     }
 
     pub fn taken(&mut self) {
-        self.denials.pop_front();
+        self.messages.pop_front();
         self.lost = 0;
     }
 }
@@ -78,7 +72,7 @@ mod tests {
     fn who_does_not_read_loses_the_oldest() {
         let mut waiting = Waiting::default();
         for n in 0..MAX_WAITING + 2 {
-            waiting.push(json!(n));
+            waiting.push(json!({ "denied": n }));
         }
         assert_eq!(waiting.next(), Some(json!({ "denied": 2, "lost": 2 })));
         waiting.taken();
@@ -87,7 +81,10 @@ mod tests {
 
     #[test]
     fn entries_that_are_short_are_none() {
-        assert!(parse(&[0; 31]).is_none());
-        assert!(parse(&[0; 32]).is_some());
+        assert!(parse(&[0; size_of::<Denial>() - 1]).is_none());
+        let mut entry = [0; size_of::<Denial>()];
+        entry[28..32].copy_from_slice(&[187, 1, 6, 11]);
+        let denial = parse(&entry).expect("whole");
+        assert_eq!((denial.port, denial.protocol, denial.reason), (u16::from_ne_bytes([187, 1]), 6, 11));
     }
 }

@@ -2,11 +2,13 @@
 //! change is in force there too.
 
 use std::collections::{BTreeSet, HashMap, VecDeque};
+use std::net::IpAddr;
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
 use launcher::request::SandboxId;
 use rustix::net::{RecvFlags, SendFlags};
+use serde::Deserialize;
 use serde_json::{Value, json};
 use wire::client::{Client, Event};
 use wire::server::READ_SIZE;
@@ -15,9 +17,10 @@ use crate::block::Block;
 use crate::gate::{self, Program};
 use crate::layout::{FLAG_NAMES, ip_of};
 use crate::node::Caller;
+use crate::origins::Asker;
 use crate::pins::boot_ns;
 use crate::place::Place;
-use crate::request::NewPin;
+use crate::request::{NewPin, Protocol};
 use crate::sys::Errno;
 use crate::uplinks::{Live, Uplinks};
 use daemon::log::{Level, Log};
@@ -46,9 +49,25 @@ struct Asked {
     waiting: Vec<Waiting>,
 }
 
+/// A connection that the gate has refused or cut.
+pub struct Refused {
+    pub id: SandboxId,
+    /// Absent when a gate of before does not tell.
+    pub asker: Option<Asker>,
+    /// As the gate tells it.
+    pub told: Value,
+}
+
+#[derive(Deserialize)]
+struct Message {
+    refused: Option<Value>,
+}
+
 struct Fed {
     socket: OwnedFd,
     client: Client,
+    /// The stream of what the gate has refused.
+    events: Option<u32>,
     asked: HashMap<u32, Asked>,
     heard_at: Instant,
 }
@@ -64,6 +83,8 @@ pub struct Feeder {
     /// Sandboxes that an adopted gate may know and that are no more.
     gone: Vec<SandboxId>,
     pub answers: Vec<Waiting>,
+    /// What the gate has told since.
+    pub refused: Vec<Refused>,
     buffer: Vec<u8>,
 }
 
@@ -78,6 +99,7 @@ impl Feeder {
             waiting: HashMap::new(),
             gone,
             answers: Vec::new(),
+            refused: Vec::new(),
             buffer: vec![0; READ_SIZE],
         }
     }
@@ -147,8 +169,9 @@ impl Feeder {
             socket = gate::connect(place);
         }
         if let Some(socket) = socket {
-            let client = Client::new("egressd");
-            self.fed = Some(Fed { socket, client, asked: HashMap::new(), heard_at: Instant::now() });
+            let mut client = Client::new("egressd");
+            let events = client.open("events", &json!({}));
+            self.fed = Some(Fed { socket, client, events, asked: HashMap::new(), heard_at: Instant::now() });
             // What an adopted uplink had by name is not known here until its policy is set again; an adopted gate knows it.
             let known: Vec<SandboxId> =
                 uplinks.all().filter(|(_, live)| !live.is_adopted).map(|(_, live)| live.id.clone()).collect();
@@ -185,6 +208,13 @@ impl Feeder {
             }
         }
         while let Some(event) = fed.client.next_event() {
+            if let Event::Message { stream, value, size } = event {
+                fed.client.consumed(stream, size);
+                if fed.events == Some(stream) {
+                    self.refused.extend(refused(value.get()));
+                }
+                continue;
+            }
             let Event::Closed { stream, result } = event else { continue };
             let Some(asked) = fed.asked.remove(&stream) else { continue };
             if let Err(error) = result
@@ -261,6 +291,20 @@ impl Feeder {
         }
         true
     }
+}
+
+/// What the gate says of a connection.
+fn refused(message: &str) -> Option<Refused> {
+    let told = serde_json::from_str::<Message>(message).ok()?.refused?;
+    let id = SandboxId::parse(told.get("id")?.as_str()?)?;
+    let port = told.get("from").and_then(Value::as_u64).and_then(|port| u16::try_from(port).ok());
+    let address = told.get("address").and_then(Value::as_str).and_then(|text| text.parse::<IpAddr>().ok());
+    let asker = port.zip(address).map(|(port, address)| Asker {
+        protocol: Protocol::Tcp.number(),
+        is_ipv6: address.is_ipv6(),
+        port,
+    });
+    Some(Refused { id, asker, told })
 }
 
 fn pin_value(pin: &NewPin) -> Value {

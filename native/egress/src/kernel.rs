@@ -4,15 +4,16 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 
 use aya::maps::{Map, MapData, RingBuf};
-use aya::programs::SchedClassifier;
+use aya::programs::{CgroupSock, CgroupSockAddr, SchedClassifier};
 use aya::{Ebpf, EbpfLoader};
 
 use crate::layout::{self, Counters, MAX_UPLINKS, Uplink};
-use crate::sys::bpf;
+use crate::sys::bpf::{self, Hook};
 use crate::sys::mapped::Mapped;
 use daemon::failure::errno_name;
 
 const OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/egress.o"));
+const ORIGINS: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/origins.o"));
 
 pub struct Programs {
     pub from_sandbox: OwnedFd,
@@ -26,6 +27,13 @@ pub struct Maps {
     pub rules: OwnedFd,
     pub pins: OwnedFd,
     pub node: OwnedFd,
+    pub flows: OwnedFd,
+}
+
+/// Programs of cgroups, which note who is behind a socket, and the networks where they look.
+pub struct Noting {
+    pub programs: Vec<(&'static str, Hook, OwnedFd)>,
+    pub spaces: OwnedFd,
 }
 
 pub struct Kernel {
@@ -51,10 +59,40 @@ pub fn load(pins: &Path) -> Result<Kernel, Failed> {
         rules: own(map(&object, "rules")?)?,
         pins: own(map(&object, "pins")?)?,
         node: own(map(&object, "node")?)?,
+        flows: own(map(&object, "flows")?)?,
     };
     let denials = object.take_map("denials").ok_or("there is no map denials")?;
     let denials = RingBuf::try_from(denials).map_err(|error| format!("the map denials: {error}"))?;
     Ok(Kernel { programs, maps, denials })
+}
+
+/// Loads what notes who is behind a socket. Not every kernel takes it.
+pub fn load_noting(pins: &Path) -> Result<Noting, Failed> {
+    let failed = |error: aya::EbpfError| chain(&error);
+    let mut object = EbpfLoader::new().default_map_pin_directory(pins).load(ORIGINS).map_err(failed)?;
+    let hooks = [
+        ("socket_created", Hook::SocketCreate),
+        ("socket_connects4", Hook::Connect4),
+        ("socket_connects6", Hook::Connect6),
+        ("socket_sends4", Hook::UdpSend4),
+        ("socket_sends6", Hook::UdpSend6),
+    ];
+    let mut programs = Vec::with_capacity(hooks.len());
+    for (name, hook) in hooks {
+        let failed = |error: aya::programs::ProgramError| format!("{name}: {}", chain(&error));
+        let program = object.program_mut(name).ok_or_else(|| format!("there is no program {name}"))?;
+        let fd = if hook == Hook::SocketCreate {
+            let program: &mut CgroupSock = program.try_into().map_err(failed)?;
+            program.load().map_err(failed)?;
+            own(program.fd().map_err(failed)?.as_fd())?
+        } else {
+            let program: &mut CgroupSockAddr = program.try_into().map_err(failed)?;
+            program.load().map_err(failed)?;
+            own(program.fd().map_err(failed)?.as_fd())?
+        };
+        programs.push((name, hook, fd));
+    }
+    Ok(Noting { programs, spaces: own(map(&object, "spaces")?)? })
 }
 
 impl Maps {
@@ -93,7 +131,7 @@ fn program(object: &mut Ebpf, name: &str) -> Result<OwnedFd, Failed> {
 
 fn map<'a>(object: &'a Ebpf, name: &str) -> Result<BorrowedFd<'a>, Failed> {
     match object.map(name) {
-        Some(Map::Array(map) | Map::LpmTrie(map) | Map::HashMap(map)) => Ok(map.fd().as_fd()),
+        Some(Map::Array(map) | Map::LpmTrie(map) | Map::HashMap(map) | Map::LruHashMap(map)) => Ok(map.fd().as_fd()),
         _ => Err(format!("there is no map {name}")),
     }
 }

@@ -3,7 +3,7 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 /// Counts the forms that pinned maps have had: other programs cannot read them.
-pub const LAYOUT: u32 = 1;
+pub const LAYOUT: u32 = 2;
 
 pub const MAX_UPLINKS: usize = 4_094;
 pub const MAX_RANGES: usize = 16;
@@ -61,6 +61,17 @@ pub unsafe trait Plain: Copy {
         // SAFETY: every pattern of bytes is a value.
         unsafe { std::mem::zeroed() }
     }
+
+    /// What these bytes are; nothing when they are too few.
+    fn read(bytes: &[u8]) -> Option<Self> {
+        let bytes = bytes.get(..size_of::<Self>())?;
+        let mut value = Self::zeroed();
+        // SAFETY: as many bytes as the value has, every pattern of which is a value.
+        unsafe {
+            std::ptr::copy_nonoverlapping(bytes.as_ptr(), (&raw mut value).cast::<u8>(), size_of::<Self>());
+        }
+        Some(value)
+    }
 }
 
 macro_rules! plain {
@@ -73,7 +84,7 @@ macro_rules! plain {
     };
 }
 
-plain!(Node: 72, Uplink: 64, Counters: 160, Range: 6, RuleKey: 24, Rule: 98, PinKey: 20, PinRange: 16, Pin: 72, Denial: 32);
+plain!(Node: 72, Uplink: 64, Counters: 160, Range: 6, RuleKey: 24, Rule: 98, PinKey: 20, PinRange: 16, Pin: 72, Origin: 184, Space: 16, FlowKey: 8, Flow: 192, Denial: 216);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(C)]
@@ -207,6 +218,61 @@ pub struct Pin {
     pub ranges: [PinRange; MAX_PIN_RANGES],
 }
 
+pub const MAX_ANCESTORS: usize = 32;
+pub const COMM_BYTES: usize = 16;
+
+/// Which process has made a socket, or has connected it since. Processes have the numbers that the sandbox knows them by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(C)]
+pub struct Origin {
+    /// Nanoseconds of `CLOCK_BOOTTIME`.
+    pub noted_at: u64,
+    /// Of the socket's network namespace (`SO_NETNS_COOKIE`); 0 is nobody's origin.
+    pub net_cookie: u64,
+    /// Its number here.
+    pub outer_pid: u32,
+    pub pid: u32,
+    pub session: u32,
+    /// As the host knows it.
+    pub user: u32,
+    pub ancestor_count: u32,
+    pub unused: u32,
+    /// Nearest first.
+    pub ancestors: [u32; MAX_ANCESTORS],
+    pub comm: [u8; COMM_BYTES],
+}
+
+/// By the cookie of a sandbox's network namespace.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(C)]
+pub struct Space {
+    pub slot: u32,
+    /// Inode of the pid namespace in which its processes have their numbers.
+    pub pid_inode: u32,
+    /// What the host calls its user 0, and how many it has.
+    pub first_user: u32,
+    pub users: u32,
+}
+
+/// Sockets of one sandbox, of one protocol and family, that are known to have asked something: the port tells who is in a place.
+pub const FLOW_PLACES: u16 = 256;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(C)]
+pub struct FlowKey {
+    pub slot: u32,
+    pub place: u16,
+    pub protocol: u8,
+    pub is_ipv6: u8,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(C)]
+pub struct Flow {
+    pub port: u64,
+    pub origin: Origin,
+}
+
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub struct Denial {
@@ -217,6 +283,7 @@ pub struct Denial {
     pub port: u16,
     pub protocol: u8,
     pub reason: u8,
+    pub origin: Origin,
 }
 
 pub fn mapped_bits(address: IpAddr, bits: u32) -> u32 {

@@ -15,6 +15,35 @@ use daemon::failure::{Failure, errno_name};
 pub struct Namespace {
     pub fd: OwnedFd,
     pub inode: u64,
+    /// Nothing where /proc does not tell.
+    pub people: Option<People>,
+}
+
+/// In which numbers and users a sandbox knows its processes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct People {
+    /// Of its pid namespace.
+    pub pid_inode: u32,
+    /// What is user 0 inside, and how many there are.
+    pub first_user: u32,
+    pub users: u32,
+}
+
+fn people_of(pid: u32) -> Option<People> {
+    let space = openat(CWD, format!("/proc/{pid}/ns/pid"), OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).ok()?;
+    let pid_inode = u32::try_from(fstat(&space).ok()?.st_ino).ok()?;
+    let users = std::fs::read_to_string(format!("/proc/{pid}/uid_map")).ok()?;
+    let (first_user, users) = first_range(&users)?;
+    Some(People { pid_inode, first_user, users })
+}
+
+/// The range of user 0 (user_namespaces(7)).
+fn first_range(map: &str) -> Option<(u32, u32)> {
+    map.lines().find_map(|line| {
+        let mut numbers = line.split_ascii_whitespace().map(str::parse::<u32>);
+        let (inside, outside, count) = (numbers.next()?.ok()?, numbers.next()?.ok()?, numbers.next()?.ok()?);
+        (inside == 0).then_some((outside, count))
+    })
 }
 
 fn not_ready(id: &SandboxId, why: &str) -> Failure {
@@ -45,6 +74,7 @@ pub fn open(records: &Path, boot: &str, id: &SandboxId) -> Result<Namespace, Fai
     }
     let path = format!("/proc/{}/ns/net", record.pid);
     let fd = openat(CWD, path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).map_err(gone)?;
+    let people = people_of(record.pid);
     // As long as it lives nobody else can have its number.
     if clone::reap(process.as_fd()) != clone::Reaped::Alive {
         return Err(not_ready(id, "has ended"));
@@ -53,5 +83,18 @@ pub fn open(records: &Path, boot: &str, id: &SandboxId) -> Result<Namespace, Fai
     if inode != wanted {
         return Err(not_ready(id, "is in another network than the launcher made for it"));
     }
-    Ok(Namespace { fd, inode })
+    Ok(Namespace { fd, inode, people })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_range_of_user_0_is_read() {
+        assert_eq!(first_range("         0     100000      65536\n"), Some((100_000, 65_536)));
+        assert_eq!(first_range("1 5 1\n0 7 1\n"), Some((7, 1)));
+        assert_eq!(first_range("0 0 4294967295\n"), Some((0, u32::MAX)));
+        assert_eq!(first_range("x"), None);
+    }
 }

@@ -1,6 +1,7 @@
 //! The state of egressd, and what each request does to it. It knows nothing of connections.
 
 use std::collections::HashMap;
+use std::net::IpAddr;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -16,9 +17,11 @@ use crate::layout::{Counters, Plain, PolicyWord, REASONS};
 use crate::namespace;
 use crate::netlink::{Heard, Netlink, Watch, filters};
 use crate::options::Serve;
+use crate::origins::{Asker, Origins};
 use crate::pins::{Pins, boot_ns};
 use crate::place::Place;
 use crate::policies::Policies;
+use crate::processes::Processes;
 use crate::remover::Remover;
 use crate::request::{MAX_PINS, NewPin, NewPolicy};
 use crate::sys::Errno;
@@ -54,9 +57,19 @@ pub struct Node {
     /// Who waits until a device is gone, by slot.
     pub closing: Vec<(u32, Caller)>,
     pub answers: Vec<(Caller, Result<Value, Failure>)>,
-    /// What programs have told, for who listens.
-    pub denied: Vec<Value>,
+    /// Messages for who listens.
+    pub told: Vec<Value>,
     pub feeder: Feeder,
+    pub origins: Origins,
+    pub processes: Processes<Tell>,
+}
+
+/// What a process is asked for.
+pub enum Tell {
+    /// A message of `events`: the name of its one member, and that.
+    Event(&'static str, Value),
+    /// The answer of `owner`.
+    Owner(Caller),
 }
 
 fn refused(stage: &str, errno: Errno) -> Failure {
@@ -93,6 +106,7 @@ impl Node {
             "rules": rules,
             "pins": self.pins.count(),
             "gate": self.feeder.is_fed(),
+            "withoutProcesses": self.origins.lack,
         })
     }
 
@@ -128,6 +142,7 @@ impl Node {
             full("uplinks", limit, format!("the network of the node has addresses for {limit} sandboxes"))
         })?;
         self.kernel.maps.counters.set(slot as usize, &Counters::zeroed());
+        self.know(slot, &namespace);
         match self.wire(slot, &namespace.fd) {
             Ok(()) => Ok(self.describe(slot, PolicyWord::default())),
             Err((stage, errno)) => {
@@ -149,6 +164,7 @@ impl Node {
     /// Nothing passes from here on. The device has to go.
     fn shut(&mut self, slot: u32) {
         let now = Instant::now();
+        self.origins.close(slot);
         if let Some(live) = self.uplinks.close(&self.kernel.maps.uplinks, slot) {
             self.policies.release(live.word.ruleset, now);
             self.pins.retire(live.word.generation, now);
@@ -316,13 +332,71 @@ impl Node {
         }))
     }
 
+    /// The processes of a sandbox are known from here on. One whose cannot be is as good as any other.
+    fn know(&mut self, slot: u32, namespace: &namespace::Namespace) {
+        if let Err(errno) = self.origins.open(slot, namespace) {
+            self.warn("processes-unknown", &json!({ "slot": slot, "errno": errno_name(errno) }));
+        }
+    }
+
+    /// The same for sandboxes whose uplinks are of an egressd that could not.
+    pub fn know_adopted(&mut self) {
+        let missing = self.uplinks.all().filter(|(slot, _)| self.origins.is_missing(*slot));
+        let missing: Vec<(u32, SandboxId)> = missing.map(|(slot, live)| (slot, live.id.clone())).collect();
+        for (slot, id) in missing {
+            if let Ok(namespace) = namespace::open(&self.place.records(), &self.boot, &id) {
+                self.know(slot, &namespace);
+            }
+        }
+    }
+
+    /// Whose socket has asked the resolver or a service something.
+    pub fn owner(&mut self, caller: Caller, id: &SandboxId, address: IpAddr, asker: Asker) {
+        let Some(slot) = self.uplinks.slot_of(id) else {
+            return self.answers.push((caller, Err(Self::unknown(id))));
+        };
+        let known = self.is_address_of(slot, address).then(|| self.origins.of_asker(slot, asker)).flatten();
+        self.processes.tell(known, Tell::Owner(caller), Instant::now());
+    }
+
+    fn is_address_of(&self, slot: u32, address: IpAddr) -> bool {
+        address == self.block.address4(slot) || address == self.block.address6(slot)
+    }
+
     /// What the programs have told.
     pub fn take_denials(&mut self) {
+        let now = Instant::now();
         while let Some(item) = self.kernel.denials.next() {
             let Some(denial) = denials::parse(&item) else { continue };
             // The slot may have another sandbox by now.
             if let Some(live) = self.uplinks.get(denial.slot) {
-                self.denied.push(denials::describe(live.id.as_str(), &denial));
+                let known = self.origins.know(denial.slot, &denial.origin);
+                let event = Tell::Event("denied", denials::describe(live.id.as_str(), &denial));
+                self.processes.tell(known, event, now);
+            }
+        }
+    }
+
+    fn take_refused(&mut self, now: Instant) {
+        for refused in std::mem::take(&mut self.feeder.refused) {
+            let Some(slot) = self.uplinks.slot_of(&refused.id) else { continue };
+            let known = refused.asker.and_then(|asker| self.origins.of_asker(slot, asker));
+            self.processes.tell(known, Tell::Event("refused", refused.told), now);
+        }
+    }
+
+    /// Passes on what is complete.
+    fn tell(&mut self, now: Instant) {
+        for (what, process) in self.processes.take(now) {
+            let with_process = |mut of: Value| {
+                if let Some(process) = process {
+                    of["process"] = process;
+                }
+                of
+            };
+            match what {
+                Tell::Event(name, event) => self.told.push(json!({ name: with_process(event) })),
+                Tell::Owner(caller) => self.answers.push((caller, Ok(with_process(json!({}))))),
             }
         }
     }
@@ -331,8 +405,11 @@ impl Node {
     pub fn advance(&mut self, now: Instant) -> Option<Duration> {
         let feeding = self.feeder.turn(&self.place, &self.block, &self.uplinks, &self.log);
         self.answers.extend(self.feeder.answers.drain(..).map(|(caller, answer)| (caller, Ok(answer))));
+        self.take_refused(now);
+        self.tell(now);
         let due = [self.policies.sweep(now), self.pins.sweep(now)].into_iter().flatten().min();
-        due.map(|due| due.saturating_duration_since(now)).into_iter().chain(feeding).min()
+        let due = due.map(|due| due.saturating_duration_since(now));
+        due.into_iter().chain(feeding).chain(self.processes.due(now)).min()
     }
 
     pub fn warn(&self, event: &str, fields: &Value) {

@@ -1,6 +1,7 @@
 //! What clients may ask for. Everything is checked here, and nothing in a request is a path.
 
 use std::collections::HashSet;
+use std::net::IpAddr;
 use std::time::Duration;
 
 use launcher::request::SandboxId;
@@ -11,6 +12,7 @@ use crate::cidr::Cidr;
 use crate::layout::{
     Address, FLAG_NAMES, FLAG_PUBLIC, FLAG_RESOLVER, FLAG_SERVICES, MAX_PIN_RANGES, MAX_RANGES, Range, address_of,
 };
+use crate::origins::Asker;
 use crate::rules::{self, RuleSet};
 use daemon::failure::Failure;
 
@@ -30,6 +32,7 @@ pub enum Request {
     SetPolicy(Box<NewPolicy>),
     AddPins { id: SandboxId, generation: u32, pins: Vec<NewPin> },
     Counters(SandboxId),
+    Owner { id: SandboxId, address: IpAddr, asker: Asker },
     Events,
 }
 
@@ -143,6 +146,15 @@ struct PinsParams {
     pins: Vec<WirePin>,
 }
 
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct OwnerParams {
+    id: String,
+    address: IpAddr,
+    port: u16,
+    protocol: Protocol,
+}
+
 /// Reads a method and the text of its params.
 pub fn parse(method: &str, params: &str) -> Result<Request, Failure> {
     Ok(match method {
@@ -156,6 +168,14 @@ pub fn parse(method: &str, params: &str) -> Result<Request, Failure> {
             Request::AddPins { id: sandbox(&id)?, generation, pins: new_pins(pins)? }
         }
         "counters" => Request::Counters(sandbox(&read::<OfSandbox>(params)?.id)?),
+        "owner" => {
+            let OwnerParams { id, address, port, protocol } = read(params)?;
+            if protocol == Protocol::Icmp {
+                return Err(Failure::invalid("protocol", "must be tcp or udp"));
+            }
+            let asker = Asker { protocol: protocol.number(), is_ipv6: address.is_ipv6(), port };
+            Request::Owner { id: sandbox(&id)?, address, asker }
+        }
         "events" => empty(params, Request::Events)?,
         other => return Err(Failure::new("unknown_method", format!("egressd has no method {other}"))),
     })

@@ -16,9 +16,11 @@ use crate::host::{StartError, at, choose, devices, settle, way_out_mtu};
 use crate::netlink::{Netlink, Watch, filters};
 use crate::node::{Caller, Node};
 use crate::options::Serve;
+use crate::origins::Origins;
 use crate::pins::Pins;
 use crate::place::Place;
 use crate::policies::Policies;
+use crate::processes::Processes;
 use crate::remover::Remover;
 use crate::request::{self, Request};
 use crate::sys::{Errno, Result, process};
@@ -60,6 +62,8 @@ pub fn serve(options: &Serve) -> std::result::Result<(), StartError> {
     place.mount_pins().map_err(at("run/egress/bpf"))?;
     let kernel = kernel::load(&place.pins())?;
     kernel.maps.set_node(&block.layout(options.service_ports)).map_err(at("the map node"))?;
+    let flows = rustix::io::fcntl_dupfd_cloexec(&kernel.maps.flows, 0).map_err(at("the map flows"))?;
+    let mut origins = Origins::start(&place.pins(), flows);
     let listener = socket::listen_at(place.run.as_fd(), SOCKET_NAME, SocketType::STREAM, options.resolver, BACKLOG)
         .map_err(at("egressd.sock"))?;
     // A checkout may lie where only its owner goes.
@@ -68,8 +72,10 @@ pub fn serve(options: &Serve) -> std::result::Result<(), StartError> {
     let home = process::own_network().map_err(at("network namespace"))?;
     let watch = Watch::open().map_err(at("netlink"))?;
     let remover = Remover::start().map_err(at("remover"))?;
+    let processes = Processes::start().map_err(at("arguments"))?;
     let present = devices(&mut netlink, &block).map_err(at("devices"))?;
     let Adopted { uplinks, strays, gone } = Uplinks::adopt(&kernel.maps.uplinks, &block, &present);
+    origins.adopt(|slot| uplinks.get(slot).is_some()).map_err(at("spaces"))?;
     let words: Vec<_> = uplinks.all().map(|(_, live)| live.word).collect();
     let rulesets: Vec<u32> = words.iter().map(|word| word.ruleset).filter(|ruleset| *ruleset > 0).collect();
     let generations: Vec<u32> = words.iter().map(|word| word.generation).filter(|number| *number > 0).collect();
@@ -96,10 +102,13 @@ pub fn serve(options: &Serve) -> std::result::Result<(), StartError> {
         log: Log::new("egressd", None),
         closing: Vec::new(),
         answers: Vec::new(),
-        denied: Vec::new(),
+        told: Vec::new(),
+        origins,
+        processes,
         feeder: Feeder::new(program, gone),
     };
     let replaced = node.replace_programs();
+    node.know_adopted();
     for slot in &strays {
         node.remover.order(node.block.index(*slot));
     }
@@ -109,6 +118,7 @@ pub fn serve(options: &Serve) -> std::result::Result<(), StartError> {
         "adopted": node.uplinks.len(),
         "replaced": replaced,
         "removing": strays.len(),
+        "withoutProcesses": node.origins.lack,
     });
     node.log.write(Level::Info, "started", &fields);
     let mut all = Loop {
@@ -175,6 +185,7 @@ impl Loop {
                 PollFd::new(&node.watch, PollFlags::IN),
                 PollFd::new(&node.remover, PollFlags::IN),
                 PollFd::from_borrowed_fd(node.denials_fd(), PollFlags::IN),
+                PollFd::from_borrowed_fd(node.processes.signal(), PollFlags::IN),
             ];
             if let Some((socket, writes)) = node.feeder.socket() {
                 let mut flags = PollFlags::IN;
@@ -254,9 +265,10 @@ impl Loop {
             Request::SetPolicy(policy) => return node.set_policy(caller, *policy),
             Request::AddPins { id, generation, pins } => return node.add_pins(caller, &id, generation, pins),
             Request::Counters(id) => node.counters(&id),
+            Request::Owner { id, address, asker } => return node.owner(caller, &id, address, asker),
             Request::Events => {
                 if let Some(connection) = self.connections.get_mut(&caller.connection) {
-                    connection.watch_denials(caller.stream);
+                    connection.watch(caller.stream);
                 }
                 return;
             }
@@ -266,10 +278,10 @@ impl Loop {
         }
     }
 
-    /// Hands out answers and denials.
+    /// Hands out answers and what is told.
     fn deliver(&mut self) {
-        for denial in std::mem::take(&mut self.node.denied) {
-            self.connections.values_mut().for_each(|connection| connection.denied(&denial));
+        for message in std::mem::take(&mut self.node.told) {
+            self.connections.values_mut().for_each(|connection| connection.tell(&message));
         }
         for (caller, answer) in std::mem::take(&mut self.node.answers) {
             if let Some(connection) = self.connections.get_mut(&caller.connection) {

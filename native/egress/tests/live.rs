@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use common::servers::Echo;
 use common::*;
+use egress::layout::LAYOUT;
 use serde_json::json;
 
 /// A change is in force after this.
@@ -189,7 +190,7 @@ fn maps_of_another_form_are_not_read() {
     host.kill();
     let path = host.data.join("run/egress/network.json");
     let text = std::fs::read_to_string(&path).expect("network.json");
-    std::fs::write(&path, text.replace(r#""layout":1"#, r#""layout":0"#)).expect("written");
+    std::fs::write(&path, text.replace(&format!(r#""layout":{LAYOUT}"#), r#""layout":0"#)).expect("written");
     host.launch();
     assert_eq!(host.ok("uplink.list", &json!({})), json!({ "uplinks": [] }));
     assert_eq!(host.devices(), Vec::<String>::new(), "closed rather than guessed");

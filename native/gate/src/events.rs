@@ -16,6 +16,8 @@ pub struct Refused {
     pub id: SandboxId,
     pub reason: Reason,
     pub name: Option<HostName>,
+    /// The port that the sandbox has connected from: it tells egressd which process that was.
+    pub from: u16,
     pub destination: SocketAddr,
     /// Refusals of the same sandbox before this one that were not told.
     pub missed: u64,
@@ -28,6 +30,7 @@ impl Refused {
             "reason": self.reason.as_str(),
             "address": self.destination.ip().to_string(),
             "port": self.destination.port(),
+            "from": self.from,
             "missed": self.missed,
         });
         if let Some(name) = &self.name {

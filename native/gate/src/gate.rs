@@ -86,15 +86,16 @@ impl Gate {
             Ok(Some(name)) => Flow::carrying_any(client, id.clone(), destination, name, now),
             Err(reason) => {
                 sandbox.counts.refused += 1;
-                let event = event(sandbox, reason, None, destination, now);
+                let event = event(sandbox, reason, None, (peer.port(), destination), now);
                 self.refused.extend(event);
                 return reset(client);
             }
         };
-        let Ok(flow) = flow else {
+        let Ok(mut flow) = flow else {
             sandbox.counts.unreachable += 1;
             return;
         };
+        flow.from = peer.port();
         if flow::tune(&flow.client).is_err() {
             return flow.reset();
         }
@@ -211,7 +212,7 @@ impl Gate {
                 End::Refused(..) => counts.refused += 1,
             }
             if let End::Refused(reason, name) = &end {
-                let event = event(sandbox, *reason, name.clone(), flow.destination, now);
+                let event = event(sandbox, *reason, name.clone(), (flow.from, flow.destination), now);
                 self.refused.extend(event);
             }
         }
@@ -301,11 +302,11 @@ fn event(
     sandbox: &mut Sandbox,
     reason: Reason,
     name: Option<HostName>,
-    destination: SocketAddr,
+    (from, destination): (u16, SocketAddr),
     now: Instant,
 ) -> Option<Refused> {
     let missed = sandbox.events.take(now)?;
-    Some(Refused { id: sandbox.id.clone(), reason, name, destination, missed })
+    Some(Refused { id: sandbox.id.clone(), reason, name, from, destination, missed })
 }
 
 fn reset(client: impl AsFd) {

@@ -286,6 +286,8 @@ fn one_who_takes_his_time_is_cut_off() {
     let took = begun.elapsed();
     assert!(took >= gate::bounds::FIRST_BYTES_TIME && took < gate::bounds::FIRST_BYTES_TIME * 2, "{took:?}");
     assert_eq!(world.feeder.refusal().0, "too_slow");
+    let from = slow.local_addr().expect("an address").port();
+    assert_eq!(world.feeder.refused_from, Some(from.into()), "who it was is found by its port");
     assert_eq!(server.connections(), 0);
     world.end();
 }

@@ -1,6 +1,7 @@
-//! bpf(2): entries of maps, and trial runs of programs.
+//! bpf(2): entries of maps, links, and trial runs of programs.
 
-use std::os::fd::{AsRawFd, BorrowedFd};
+use std::ffi::CStr;
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
 use super::{Errno, Result, check};
 use crate::layout::Plain;
@@ -9,7 +10,11 @@ const MAP_LOOKUP: libc::c_int = 1;
 const MAP_UPDATE: libc::c_int = 2;
 const MAP_DELETE: libc::c_int = 3;
 const MAP_NEXT_KEY: libc::c_int = 4;
+const OBJECT_PIN: libc::c_int = 6;
+const OBJECT_GET: libc::c_int = 7;
 const PROGRAM_TEST_RUN: libc::c_int = 10;
+const LINK_CREATE: libc::c_int = 28;
+const LINK_UPDATE: libc::c_int = 29;
 
 #[repr(C)]
 #[derive(Default)]
@@ -94,6 +99,69 @@ pub fn keys<K: Plain>(map: BorrowedFd<'_>) -> Result<Vec<K>> {
             Err(Errno::NOENT) => return Ok(keys),
             Err(error) => return Err(error),
         }
+    }
+}
+
+/// Where of a cgroup a program is run (`enum bpf_attach_type`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u32)]
+pub enum Hook {
+    SocketCreate = 2,
+    Connect4 = 10,
+    Connect6 = 11,
+    UdpSend4 = 14,
+    UdpSend6 = 15,
+}
+
+#[repr(C)]
+struct LinkCreate {
+    program: u32,
+    target: u32,
+    hook: u32,
+    flags: u32,
+}
+
+#[repr(C)]
+struct LinkUpdate {
+    link: u32,
+    program: u32,
+    flags: u32,
+    program_before: u32,
+}
+
+#[repr(C)]
+struct Pin {
+    path: u64,
+    fd: u32,
+    flags: u32,
+}
+
+/// Has a program run for all of a cgroup and below, beside those of others, as long as the link or a pin of it is there.
+pub fn link(program: BorrowedFd<'_>, cgroup: BorrowedFd<'_>, hook: Hook) -> Result<OwnedFd> {
+    let mut attributes = LinkCreate { program: number(program), target: number(cgroup), hook: hook as u32, flags: 0 };
+    let fd = call(LINK_CREATE, &mut attributes)?;
+    // SAFETY: a descriptor that is nobody's yet; the kernel sets it to be closed at an exec.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd as libc::c_int) })
+}
+
+/// Another program takes the place of a link's: every call runs one of both.
+pub fn replace(link: BorrowedFd<'_>, program: BorrowedFd<'_>) -> Result<()> {
+    let mut attributes = LinkUpdate { link: number(link), program: number(program), flags: 0, program_before: 0 };
+    call(LINK_UPDATE, &mut attributes).map(drop)
+}
+
+/// Keeps what the descriptor is of under a name in a bpffs.
+pub fn pin(fd: BorrowedFd<'_>, path: &CStr) -> Result<()> {
+    call(OBJECT_PIN, &mut Pin { path: path.as_ptr() as u64, fd: number(fd), flags: 0 }).map(drop)
+}
+
+/// What has a name in a bpffs.
+pub fn pinned(path: &CStr) -> Result<Option<OwnedFd>> {
+    match call(OBJECT_GET, &mut Pin { path: path.as_ptr() as u64, fd: 0, flags: 0 }) {
+        // SAFETY: as in `link`.
+        Ok(fd) => Ok(Some(unsafe { OwnedFd::from_raw_fd(fd as libc::c_int) })),
+        Err(Errno::NOENT) => Ok(None),
+        Err(error) => Err(error),
     }
 }
 

@@ -1,9 +1,11 @@
 //! Thin, typed covers over the system calls that no library covers. Everything unsafe of egressd is in this folder, beside the form of the maps.
 
 pub mod bpf;
+pub mod cgroup;
 pub mod mapped;
 pub mod netlink_socket;
 pub mod process;
+pub mod socket_space;
 pub mod transparent;
 
 pub use rustix::io::{Errno, Result};

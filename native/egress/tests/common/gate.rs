@@ -21,6 +21,7 @@ const MARK: u32 = 0x6473_0005;
 struct Shared {
     is_over: AtomicBool,
     refuses: AtomicBool,
+    refuses_connections: AtomicBool,
     calls: Mutex<Vec<(String, Value)>>,
 }
 
@@ -54,26 +55,48 @@ impl Gate {
         self.shared.refuses.store(refuses, Ordering::Relaxed);
     }
 
+    /// Connections are reset from now on, and told as connections of the sandbox `s0`.
+    pub fn refuse_connections(&self) {
+        self.shared.refuses_connections.store(true, Ordering::Relaxed);
+    }
+
     /// What it was asked since.
     pub fn take(&self) -> Vec<(String, Value)> {
         std::mem::take(&mut self.shared.calls.lock().expect("calls"))
     }
 }
 
+struct Feeder {
+    stream: UnixStream,
+    server: Server,
+    events: Option<u32>,
+}
+
 fn serve(shared: &Shared, control: &UnixListener, listeners: &[TcpListener]) {
-    let mut feeders: Vec<(UnixStream, Server)> = Vec::new();
+    let mut feeders: Vec<Feeder> = Vec::new();
     let mut flows = Vec::new();
     let mut buffer = [0; 65_536];
     while !shared.is_over.load(Ordering::Relaxed) {
         if let Ok((stream, _)) = control.accept() {
             stream.set_nonblocking(true).expect("set");
-            feeders.push((stream, Server::new("gate", Limits::default())));
+            feeders.push(Feeder { stream, server: Server::new("gate", Limits::default()), events: None });
         }
-        feeders.retain_mut(|(stream, server)| answer(shared, stream, server, &mut buffer));
+        feeders.retain_mut(|feeder| answer(shared, feeder, &mut buffer));
         for listener in listeners {
             if let Ok((mut stream, peer)) = listener.accept() {
                 stream.set_nonblocking(true).expect("set");
                 let wanted = stream.local_addr().expect("an address");
+                if shared.refuses_connections.load(Ordering::Relaxed) {
+                    let refused = json!({
+                        "id": "s0", "reason": "name_not_allowed", "name": "b.example", "missed": 0,
+                        "address": wanted.ip().to_string(), "port": wanted.port(), "from": peer.port(),
+                    });
+                    for Feeder { server, events, .. } in &mut feeders {
+                        let stream = events.expect("a stream of events");
+                        server.send_message(stream, &json!({ "refused": refused })).expect("told");
+                    }
+                    continue;
+                }
                 let _ = stream.write_all(format!("{} {wanted}\n", peer.ip()).as_bytes());
                 flows.push(stream);
             }
@@ -88,7 +111,7 @@ fn serve(shared: &Shared, control: &UnixListener, listeners: &[TcpListener]) {
 }
 
 /// Whether the connection lives.
-fn answer(shared: &Shared, stream: &mut UnixStream, server: &mut Server, buffer: &mut [u8]) -> bool {
+fn answer(shared: &Shared, Feeder { stream, server, events }: &mut Feeder, buffer: &mut [u8]) -> bool {
     match stream.read(buffer) {
         Ok(0) => return false,
         Ok(length) => server.receive(&buffer[..length]).expect("sound frames"),
@@ -97,6 +120,10 @@ fn answer(shared: &Shared, stream: &mut UnixStream, server: &mut Server, buffer:
     }
     while let Some(event) = server.next_event() {
         if let Event::Open { stream, method, params } = event {
+            if method == "events" {
+                *events = Some(stream);
+                continue;
+            }
             let refuses = method == "policy.set" && shared.refuses.load(Ordering::Relaxed);
             let params = serde_json::from_str(params.get()).expect("JSON");
             shared.calls.lock().expect("calls").push((method, params));

@@ -3,6 +3,8 @@
 
 #![allow(dead_code, reason = "each test program uses its own part")]
 
+pub mod acts;
+pub mod attached;
 pub mod client;
 pub mod gate;
 pub mod model;
@@ -155,6 +157,8 @@ impl Drop for Namespace {
 pub struct Sandbox {
     pub id: String,
     pub namespace: Namespace,
+    /// The process of its record.
+    pub pid: u32,
     process: Child,
     record: PathBuf,
 }
@@ -310,10 +314,32 @@ impl Host {
         let number = self.sandboxes.fetch_add(1, Ordering::Relaxed);
         let namespace = Namespace::new(format!("{}-s{number}", self.prefix));
         let process = namespace.command("sleep").arg("1000").spawn().expect("a process");
+        let pid = process.id();
+        self.recorded(number, namespace, process, pid)
+    }
+
+    /// One whose processes have numbers of their own.
+    pub fn inhabited(&self) -> Sandbox {
+        let number = self.sandboxes.fetch_add(1, Ordering::Relaxed);
+        let namespace = Namespace::new(format!("{}-s{number}", self.prefix));
+        let arguments = ["--pid", "--fork", "--kill-child", "sleep", "1000"];
+        let process = namespace.command("unshare").args(arguments).spawn().expect("a process");
+        let children = format!("/proc/{0}/task/{0}/children", process.id());
+        let mut pid = None;
+        wait_for("the first process", || {
+            pid = std::fs::read_to_string(&children).ok().and_then(|pids| pids.trim().parse().ok());
+            pid.is_some()
+        });
+        let sandbox = self.recorded(number, namespace, process, pid.expect("a pid"));
+        self.ok("uplink.open", &json!({ "id": sandbox.id }));
+        sandbox
+    }
+
+    fn recorded(&self, number: u32, namespace: Namespace, process: Child, pid: u32) -> Sandbox {
         let id = format!("s{number}");
         let record = self.data.join(format!("run/launcher/{id}.json"));
-        std::fs::write(&record, record_of(&id, process.id(), &namespace).to_string()).expect("record");
-        Sandbox { id, namespace, process, record }
+        std::fs::write(&record, record_of(&id, pid, &namespace).to_string()).expect("record");
+        Sandbox { id, namespace, pid, process, record }
     }
 
     /// A sandbox with an uplink, closed.

@@ -68,6 +68,8 @@ impl Turn<'_> {
 #[derive(Debug)]
 pub struct Flow {
     pub sandbox: SandboxId,
+    /// The port that it comes from.
+    pub from: u16,
     pub destination: SocketAddr,
     pub client: OwnedFd,
     pub upstream: Option<OwnedFd>,
@@ -93,6 +95,7 @@ impl Flow {
     pub fn deciding(client: OwnedFd, sandbox: SandboxId, destination: SocketAddr, now: Instant) -> Self {
         Self {
             sandbox,
+            from: 0,
             destination,
             client,
             upstream: None,

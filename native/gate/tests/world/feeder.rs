@@ -16,13 +16,15 @@ pub struct Feeder {
     closed: Vec<(u32, Result<Value, Value>)>,
     /// What was told of refusals.
     pub told: Vec<Value>,
+    /// The port that the connection of the last refusal came from.
+    pub refused_from: Option<u64>,
 }
 
 impl Feeder {
     pub fn connect(path: &Path) -> Self {
         let socket = UnixStream::connect(path).expect("connected");
         socket.set_read_timeout(Some(PATIENCE)).expect("set");
-        Self { socket, client: Client::new("test"), closed: Vec::new(), told: Vec::new() }
+        Self { socket, client: Client::new("test"), closed: Vec::new(), told: Vec::new(), refused_from: None }
     }
 
     pub fn call(&mut self, method: &str, params: &Value) -> Result<Value, Value> {
@@ -56,6 +58,7 @@ impl Feeder {
         }
         let refused = self.told.remove(0)["refused"].clone();
         assert_eq!(refused["id"], "a1");
+        self.refused_from = refused["from"].as_u64();
         let text = |name: &str| refused[name].as_str().map(str::to_owned);
         (text("reason").expect("a reason"), text("name"))
     }

@@ -1,0 +1,36 @@
+//! What the kernel calls a network namespace where programs ask for that of a socket.
+
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+
+use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
+
+use super::process::enter_network;
+use super::{Errno, Result, check};
+
+/// `SO_NETNS_COOKIE`; Linux 5.14.
+const NETNS_COOKIE: libc::c_int = 71;
+
+/// The cookie of a namespace: no other of the boot has it.
+pub fn cookie_of(namespace: BorrowedFd<'_>) -> Result<u64> {
+    std::thread::scope(|scope| {
+        let thread = std::thread::Builder::new().name("namespace".to_owned());
+        let started = thread.spawn_scoped(scope, || {
+            enter_network(namespace)?;
+            let socket = socket_with(AddressFamily::UNIX, SocketType::DGRAM, SocketFlags::CLOEXEC, None)?;
+            cookie(socket.as_fd())
+        });
+        started.map_err(|_| Errno::AGAIN)?.join().map_err(|_| Errno::IO)?
+    })
+}
+
+fn cookie(socket: BorrowedFd<'_>) -> Result<u64> {
+    let mut cookie = 0u64;
+    let mut length = size_of::<u64>() as libc::socklen_t;
+    // SAFETY: the kernel writes an integer of this length.
+    let returned = unsafe {
+        let value = std::ptr::from_mut(&mut cookie).cast();
+        libc::getsockopt(socket.as_raw_fd(), libc::SOL_SOCKET, NETNS_COOKIE, value, &raw mut length)
+    };
+    check(returned.into())?;
+    Ok(cookie)
+}
