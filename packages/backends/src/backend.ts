@@ -1,6 +1,7 @@
 /** What makes sandboxes real. The edge knows this interface and nothing of what is behind it. */
 import type { CreateSandbox, PlatformError, ProfileName, Usage } from '@dsec/contract';
 import type { RelayOptions, RelayOutcome, WireServerStream } from '@dsec/native-link';
+import type { ActObserver } from './act.ts';
 import type { NetworkControl } from './network-control.ts';
 
 export type BackendKind = NonNullable<CreateSandbox['backend']>;
@@ -17,6 +18,15 @@ export interface SandboxSpec {
   readonly diskMib: number;
   /** What its processes may do. */
   readonly profile: ProfileName;
+  /** Files whose touch is told as an act. */
+  readonly tripwires: readonly string[];
+}
+
+/** A sandbox that was made. */
+export interface MadeSandbox {
+  readonly channel: Channel;
+  /** Tripwires that are no file of its root, and so are not watched. */
+  readonly absentTripwires: readonly string[];
 }
 
 export interface CallOptions {
@@ -33,6 +43,23 @@ export interface DetachedProgram {
   readonly cwd: string;
 }
 
+/** One command of a sandbox. */
+export interface ChannelExec {
+  readonly execId: string;
+  /** Of its first process, inside; in a session that of the session's shell. */
+  readonly pid: number;
+  readonly isRunning: boolean;
+  readonly startedAtMs: number;
+  /** Undefined while it runs. */
+  readonly endedAtMs: number | undefined;
+}
+
+export interface ChannelSession {
+  readonly sessionId: string;
+  /** Of its shell, inside. */
+  readonly pid: number;
+}
+
 /** The way into one live sandbox: a connection to its aether. */
 export interface Channel {
   readonly isClosed: boolean;
@@ -47,8 +74,9 @@ export interface Channel {
    * channel breaks
    */
   start(program: DetachedProgram, options?: CallOptions): Promise<void>;
-  /** Ids of the execs that run. */
-  runningExecs(options?: CallOptions): Promise<readonly string[]>;
+  /** Those that run, and those that ended not long ago. */
+  execs(options?: CallOptions): Promise<readonly ChannelExec[]>;
+  sessions(options?: CallOptions): Promise<readonly ChannelSession[]>;
   /** Writes a file as root of the sandbox, whatever is there. @throws PlatformError of files; when the channel breaks */
   writeFile(path: string, bytes: Buffer, options?: CallOptions): Promise<void>;
   /** Joins a stream that an apiserver opened with a new one into the sandbox; what they carry is not looked at. */
@@ -110,7 +138,7 @@ export interface NodeDisk {
 }
 
 /** Hears of what happens on the node. */
-export interface BackendObserver {
+export interface BackendObserver extends ActObserver {
   /** The backend answers and its events arrive from now on. What happened before must be looked up by `list`. Comes again after each loss. */
   onReady(): void;
   onExited(sandboxId: string, exit: SandboxExit): void;
@@ -142,7 +170,7 @@ export interface Backend extends AsyncDisposable {
    * Makes a sandbox; resolves when commands can run in it.
    * @throws PlatformError `environment_broken`, `disk_full`, `unavailable`, `connection_lost` (it may have been made), `create_failed`
    */
-  create(spec: SandboxSpec, options: ChannelOptions): Promise<Channel>;
+  create(spec: SandboxSpec, options: ChannelOptions): Promise<MadeSandbox>;
   /** Opens the channel of a sandbox that lives already. */
   connect(sandboxId: string, options: ChannelOptions): Promise<Channel>;
   /**

@@ -1,11 +1,15 @@
+export type { Act, ActingProcess, ActObserver } from './act.ts';
 export type {
   Backend,
   BackendKind,
   BackendObserver,
   CallOptions,
   Channel,
+  ChannelExec,
   ChannelOptions,
+  ChannelSession,
   LayerState,
+  MadeSandbox,
   NodeDisk,
   PresentSandbox,
   SandboxChanges,

@@ -4,6 +4,7 @@
  */
 import type { NetworkPolicy } from '@dsec/contract';
 import type { StreamOptions } from '@dsec/native-link';
+import type { ActObserver } from './act.ts';
 
 export type NetworkOffer =
   | {
@@ -23,7 +24,7 @@ export interface Uplink {
   readonly resolver: string;
 }
 
-export interface NetworkObserver {
+export interface NetworkObserver extends ActObserver {
   /** The network answers from now on; comes again after each loss. Policies may have been lost with it: they are to be given again. */
   onReady(): void;
 }

@@ -2,7 +2,7 @@
  * The channel of each live sandbox, and what happens when it breaks: a sandbox that still lives is connected again, once; one whose first
  * process has ended says why by the event of its exit, which may come a moment after the end of the channel; all others have failed.
  */
-import type { Backend, Channel, ChannelOptions } from '@dsec/backends';
+import type { Backend, Channel, ChannelExec, ChannelOptions } from '@dsec/backends';
 import { PlatformError } from '@dsec/contract';
 import type { Clock, Logger } from '@dsec/kit';
 import { DetachedExecs } from './detached-execs.ts';
@@ -60,15 +60,15 @@ export class Channels {
   /** Opens the channel of a sandbox that lives already, and looks for commands that run in it. */
   async adopt(sandbox: Sandbox, timeoutMs = CONNECT_TIMEOUT_MS): Promise<void> {
     const channel = await this.#options.backend.connect(sandbox.sandboxId, this.optionsFor(sandbox, timeoutMs));
-    let running: readonly string[];
+    let execs: readonly ChannelExec[];
     try {
-      running = await channel.runningExecs({ timeoutMs });
+      execs = await channel.execs({ timeoutMs });
     } catch (error) {
       await channel.close();
       throw error;
     }
     this.install(sandbox, channel);
-    for (const execId of running) sandbox.detached?.add(execId);
+    for (const { execId, isRunning } of execs) if (isRunning) sandbox.detached?.add(execId);
   }
 
   /** Ends every stream of the sandbox. */

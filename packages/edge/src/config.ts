@@ -44,6 +44,11 @@ export const EdgeConfigSchema = Type.Object(
       { additionalProperties: false, description: 'Several layers are merged into a set before they are mounted.' },
     ),
     journal: Type.String({ minLength: 1, description: 'File of the journal.' }),
+    behaviourDirectory: Type.String({
+      minLength: 1,
+      description:
+        'Where it keeps what sandboxes tried and were denied; what is of none of its sandboxes is removed at the start.',
+    }),
     idKeyFile: Type.String({ minLength: 1, description: 'The key that sandbox ids are checked with.' }),
     layers: Type.Optional(
       Type.Object(

@@ -154,17 +154,21 @@ export class Creator {
     timings.queueMs = startedMs - queuedMs;
     // It may have been stopped while it waited.
     if (!sandbox.isLive) return;
-    const channel = await backend.create(
+    const { channel, absentTripwires } = await backend.create(
       specOf(sandbox.record),
       lifecycle.channels.optionsFor(sandbox, MAKE_TIMEOUT_MS),
     );
     timings.backendMs = clock.monotonicMs() - startedMs;
+    lifecycle.parts.behaviour.noteMade(sandbox, absentTripwires);
     const argv = [...config.entrypoint, ...config.cmd];
     try {
       // Before its first command, and before anybody hears of it.
       await lifecycle.parts.uplinks.apply(sandbox, networkInForce(sandbox.record.policy), channel);
       timings.networkMs = clock.monotonicMs() - startedMs - timings.backendMs;
-      if (argv.length > 0) await begin(sandbox.record, channel, argv);
+      if (argv.length > 0) {
+        lifecycle.parts.behaviour.commands.note(sandbox.sandboxId, { execId: ENTRYPOINT_EXEC_ID, argv });
+        await begin(sandbox.record, channel, argv);
+      }
     } catch (error) {
       await channel.close();
       throw error;
@@ -235,6 +239,7 @@ const specOf = (record: SandboxRecord): SandboxSpec => ({
   pids: record.pids,
   diskMib: record.diskMib,
   profile: record.policy.profile,
+  tripwires: record.policy.tripwires ?? [],
 });
 
 /** Starts the program of the image; it is a command like those that come later. */

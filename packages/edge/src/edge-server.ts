@@ -3,6 +3,7 @@ import {
   edgeParams,
   limits,
   PlatformError,
+  type BehaviourKind,
   type CompositionPage,
   type EdgeMethod,
   type EdgeStatus,
@@ -20,6 +21,8 @@ import { compileSchema } from '@dsec/kit';
 import type { JsonObject, WireServerStream } from '@dsec/native-link';
 import { sendChanges } from './changes.ts';
 import { created, createMany, stopMany } from './bulk.ts';
+import type { Behaviour } from './behaviour/behaviour.ts';
+import { sendEvents } from './behaviour/send-events.ts';
 import type { Creator, CreateRequest } from './creator.ts';
 import { releaseLayers } from './layer-release.ts';
 import { layersInUse } from './layer-usage.ts';
@@ -43,6 +46,7 @@ export interface EdgeServerParts {
   /** The layers of the node. */
   readonly layersDirectory: string;
   readonly policies: Policies;
+  readonly behaviour: Behaviour;
 }
 
 /** Compiled once, when the module is loaded: the first create must not wait for it. */
@@ -56,6 +60,8 @@ const parsers = {
   'sandbox.stopMany': compileSchema(edgeParams['sandbox.stopMany']),
   'sandbox.patch': compileSchema(edgeParams['sandbox.patch']),
   'sandbox.usage': compileSchema(edgeParams['sandbox.usage']),
+  'behaviour.report': compileSchema(edgeParams['behaviour.report']),
+  'behaviour.events': compileSchema(edgeParams['behaviour.events']),
   'policy.get': compileSchema(edgeParams['policy.get']),
   'policy.set': compileSchema(edgeParams['policy.set']),
   'policy.phase': compileSchema(edgeParams['policy.phase']),
@@ -78,7 +84,9 @@ export class EdgeServer {
   /** Answers one stream. */
   handle(method: string, params: JsonObject, stream: WireServerStream): Promise<unknown> | void {
     if (isRelayed(method)) {
-      relayInto(this.#find(params.sandboxId), method, params, stream);
+      const sandbox = this.#find(params.sandboxId);
+      if (method === 'exec.start') this.#parts.behaviour.commands.note(sandbox.sandboxId, params);
+      relayInto(sandbox, method, params, stream);
       return;
     }
     if (!isEdgeMethod(method))
@@ -115,6 +123,14 @@ export class EdgeServer {
       case 'policy.set':
       case 'policy.phase':
         return await this.#policy(method, params);
+      case 'behaviour.report': {
+        const { sandboxId, project } = parsers[method].parse(params);
+        const sandbox = this.#ofProject(sandboxId, project);
+        if (PlatformError.is(sandbox)) throw sandbox;
+        return await this.#parts.behaviour.report(sandbox);
+      }
+      case 'behaviour.events':
+        return await this.#events(params, stream);
       case 'layer.usage':
         return await layersInUse(this.#parts, parsers[method].parse(params), stream.signal);
       case 'layer.release':
@@ -210,6 +226,13 @@ export class EdgeServer {
         return await policies.enter(this.#find(sandboxId), principal, request as PhaseRequest);
       }
     }
+  }
+
+  #events(params: JsonObject, stream: WireServerStream): Promise<object> {
+    const { after, follow = false, kinds, ...filter } = parsers['behaviour.events'].parse(params);
+    // The schema has checked them; its derived type has lost the names of literals.
+    const events = this.#parts.behaviour.listen({ ...filter, kinds: kinds as readonly BehaviourKind[] }, after);
+    return sendEvents(stream, events, { isFollowing: follow });
   }
 
   #status(): EdgeStatus {

@@ -1,10 +1,11 @@
 /** One edge: builds its parts, brings back what the journal knows, and serves until it is closed. The sandboxes outlive it. */
 import { chmod } from 'node:fs/promises';
-import type { Backend } from '@dsec/backends';
+import type { ActObserver, Backend } from '@dsec/backends';
 import { allowsAnything, networkInForce, SandboxIds } from '@dsec/contract';
 import { Scope, type Clock, type Connection, type Logger, type Network, type Random } from '@dsec/kit';
 import { serve, type WireServer } from '@dsec/native-link';
 import { Ledger } from './admission.ts';
+import { Behaviour } from './behaviour/behaviour.ts';
 import type { EdgeConfig } from './config.ts';
 import { Creator } from './creator.ts';
 import { EdgeServer } from './edge-server.ts';
@@ -73,6 +74,10 @@ export class Edge implements AsyncDisposable {
       const idempotency = new IdempotencyIndex();
       const uplinks = new Uplinks({ network: backend.network, registry, clock, random, logger });
       const policies = new Policies({ uplinks, budget: new RuleBudget(), journal, clock, logger });
+      const behaviour = scope.own(
+        'behaviour',
+        new Behaviour({ registry, directory: config.behaviourDirectory, clock, logger }),
+      );
       const lifecycle = scope.own(
         'lifecycle',
         new Lifecycle({
@@ -83,6 +88,7 @@ export class Edge implements AsyncDisposable {
           ledger,
           lifetimes,
           uplinks,
+          behaviour,
           clock,
           random,
           logger,
@@ -90,6 +96,7 @@ export class Edge implements AsyncDisposable {
         }),
       );
       load(opened, lifecycle, policies);
+      await behaviour.open();
       const watch = new NodeWatch({
         backend,
         ledger,
@@ -121,14 +128,19 @@ export class Edge implements AsyncDisposable {
       });
       scope.own('backend', backend);
       await backend.prepare();
+      const acts: ActObserver = {
+        onAct: (act) => behaviour.onAct(act),
+        onActsLost: (count) => behaviour.onActsLost(count),
+      };
       backend.start({
         onReady: () => reconciler.wake(),
         onExited: (sandboxId, exit) => {
           const sandbox = registry.get(sandboxId);
           if (sandbox !== undefined) lifecycle.exited(sandbox, exit);
         },
+        ...acts,
       });
-      backend.network.start({ onReady: () => uplinks.doubtAll() });
+      backend.network.start({ onReady: () => uplinks.doubtAll(), ...acts });
       scope.run('network', (signal) => uplinks.run(signal));
       scope.run('reconcile', (signal) => reconciler.run(signal));
       scope.run('node', (signal) => watch.run(signal));
@@ -151,6 +163,7 @@ export class Edge implements AsyncDisposable {
         creator,
         packs,
         policies,
+        behaviour,
         layersDirectory,
       });
       await listen(parts, server, scope);

@@ -6,6 +6,7 @@ import type { Backend, SandboxExit } from '@dsec/backends';
 import { PlatformError, type SandboxInfo, type SandboxPatch } from '@dsec/contract';
 import { Backoff, orAborted, withDeadline, type Clock, type Logger, type Random } from '@dsec/kit';
 import type { Ledger } from './admission.ts';
+import type { Behaviour } from './behaviour/behaviour.ts';
 import { Channels } from './channels.ts';
 import { Cleanup } from './cleanup.ts';
 import type { IdempotencyIndex } from './idempotency.ts';
@@ -35,6 +36,7 @@ export interface LifecycleParts {
   readonly ledger: Ledger;
   readonly lifetimes: Lifetimes;
   readonly uplinks: Uplinks;
+  readonly behaviour: Behaviour;
   readonly clock: Clock;
   readonly random: Random;
   readonly logger: Logger;
@@ -165,12 +167,16 @@ export class Lifecycle implements AsyncDisposable {
 
   /** Forgets ended sandboxes that are too old or too many. */
   prune(): void {
-    const { registry, idempotency, journal, clock, logger } = this.parts;
+    const { registry, idempotency, journal, behaviour, clock, logger } = this.parts;
     for (const sandbox of registry.prune(clock.now())) {
       idempotency.remove(sandbox);
       journal.forget(sandbox.sandboxId).catch((error: unknown) => {
         // It comes back at the next start and is forgotten then.
         logger.warn('journal.forget', { sandboxId: sandbox.sandboxId, outcome: 'failed', error });
+      });
+      behaviour.forget(sandbox.sandboxId).catch((error: unknown) => {
+        // The next start removes it.
+        logger.warn('behaviour.forget', { sandboxId: sandbox.sandboxId, outcome: 'failed', error });
       });
     }
   }
@@ -239,7 +245,7 @@ export class Lifecycle implements AsyncDisposable {
   }
 
   #release(sandbox: Sandbox): void {
-    const { registry, logger } = this.parts;
+    const { registry, behaviour, logger } = this.parts;
     sandbox.reservation?.release();
     sandbox.reservation = undefined;
     sandbox.rules?.release();
@@ -256,6 +262,7 @@ export class Lifecycle implements AsyncDisposable {
     });
     registry.noteEnded(sandbox);
     sandbox.over.open();
+    behaviour.noteOver(sandbox);
     this.prune();
   }
 

@@ -3,8 +3,12 @@ import { PlatformError } from '@dsec/contract';
 import { SystemClock, SystemNetwork, type Connection, type Listener } from '@dsec/kit';
 import { serve, type JsonObject, type WireServer, type WireServerStream } from '@dsec/native-link';
 
+const clock = new SystemClock();
+
 interface DoubleExec {
   readonly execId: string;
+  readonly pid: number;
+  readonly startedAtMs: number;
   isRunning: boolean;
   readonly followers: Set<WireServerStream>;
 }
@@ -14,7 +18,9 @@ export class AetherDouble {
   readonly #connections = new Set<Connection>();
   /** By path. */
   readonly files = new Map<string, string>();
+  readonly sessions: { readonly sessionId: string; readonly pid: number; readonly busy: boolean }[] = [];
   readonly opened: { readonly method: string; readonly params: JsonObject }[] = [];
+  #nextPid = 2;
   #listener: Listener | undefined;
 
   async listen(path: string): Promise<void> {
@@ -23,7 +29,7 @@ export class AetherDouble {
       connection.once('close', () => this.#connections.delete(connection));
       const wire: WireServer = serve(connection, (method, params, stream) => this.#handle(method, params, stream), {
         role: 'aether',
-        clock: new SystemClock(),
+        clock,
         onFault: (fault) => {
           throw fault;
         },
@@ -68,8 +74,16 @@ export class AetherDouble {
         return Promise.resolve({
           execs: [...this.#execs.values()].map(statusOf),
         });
+      case 'session.list':
+        return Promise.resolve({ sessions: this.sessions });
       case 'exec.start':
-        this.#execs.set(execId, { execId, isRunning: true, followers: new Set() });
+        this.#execs.set(execId, {
+          execId,
+          pid: this.#nextPid++,
+          startedAtMs: clock.now(),
+          isRunning: true,
+          followers: new Set(),
+        });
         this.#follow(execId, stream);
         return;
       case 'exec.attach':
@@ -118,16 +132,16 @@ export class AetherDouble {
     }
     exec.followers.add(stream);
     stream.signal.addEventListener('abort', () => exec.followers.delete(stream), { once: true });
-    void stream.message({ started: { execId, pid: 2 } });
+    void stream.message({ started: { execId, pid: exec.pid } });
   }
 }
 
 const statusOf = (exec: DoubleExec): object => ({
   execId: exec.execId,
   state: exec.isRunning ? 'running' : 'exited',
-  pid: 2,
+  pid: exec.pid,
   pty: false,
-  startedAtMs: 1,
+  startedAtMs: exec.startedAtMs,
   timedOut: false,
   oomKilled: false,
   stdoutBytes: 0,

@@ -40,6 +40,7 @@ export const configFor = (options: EdgeFixtureOptions): EdgeConfig => ({
     layersDirectory: join(options.directory, 'layers'),
   },
   journal: join(options.directory, 'journal.db'),
+  behaviourDirectory: join(options.directory, 'behaviour'),
   idKeyFile: join(options.directory, 'id.key'),
   uid: 64_801,
   gid: 64_801,

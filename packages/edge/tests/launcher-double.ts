@@ -16,6 +16,7 @@ export interface LauncherScript {
   create?: (sandboxId: string) => Promise<void>;
   destroy?: (sandboxId: string) => Promise<void>;
   diskFreeBytes?: number;
+  absentTripwires?: readonly string[];
   usage?: Readonly<Record<string, number>>;
 }
 
@@ -27,6 +28,7 @@ export class LauncherDouble implements AsyncDisposable {
   readonly socket: string;
   readonly sandboxSockets: string;
   readonly #events = new Set<WireServerStream>();
+  readonly #acts = new Set<WireServerStream>();
   readonly #connections = new Set<Connection>();
   #listener: Listener | undefined;
 
@@ -56,6 +58,7 @@ export class LauncherDouble implements AsyncDisposable {
   async stop(): Promise<void> {
     await this.#listener?.close();
     this.#events.clear();
+    this.#acts.clear();
   }
 
   aether(sandboxId: string): AetherDouble {
@@ -76,6 +79,11 @@ export class LauncherDouble implements AsyncDisposable {
     for (const stream of this.#events) await stream.message({ exited: { id: sandboxId, ...exit } });
   }
 
+  /** Programs did something: messages as the protocol has them. */
+  async tell(...messages: readonly object[]): Promise<void> {
+    for (const stream of this.#acts) for (const message of messages) await stream.message(message);
+  }
+
   /** A sandbox that nobody asked for. */
   async addStray(sandboxId: string): Promise<void> {
     const aether = new AetherDouble();
@@ -89,9 +97,10 @@ export class LauncherDouble implements AsyncDisposable {
   }
 
   #handle(method: string, params: JsonObject, stream: WireServerStream): Promise<unknown> | void {
-    if (method === 'events') {
-      this.#events.add(stream);
-      stream.signal.addEventListener('abort', () => this.#events.delete(stream), { once: true });
+    if (method === 'events' || method === 'behaviour') {
+      const streams = method === 'events' ? this.#events : this.#acts;
+      streams.add(stream);
+      stream.signal.addEventListener('abort', () => streams.delete(stream), { once: true });
       return;
     }
     return this.#answer(method, params);
@@ -117,7 +126,13 @@ export class LauncherDouble implements AsyncDisposable {
         this.created.push(params);
         await this.script.create?.(id);
         await this.addStray(id);
-        return { id, pid: 1000, socket: join(this.sandboxSockets, `${id}.sock`) };
+        const { absentTripwires } = this.script;
+        return {
+          id,
+          pid: 1000,
+          socket: join(this.sandboxSockets, `${id}.sock`),
+          ...(absentTripwires === undefined ? {} : { absentTripwires }),
+        };
       }
       case 'sandbox.destroy': {
         await this.script.destroy?.(id);

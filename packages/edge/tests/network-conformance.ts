@@ -15,6 +15,9 @@ export interface NetworkNode extends AsyncDisposable {
   reaches(sandboxId: string, address: string, port: number): Promise<boolean>;
 }
 
+/** An observer that does not listen to what sandboxes do. */
+export const deaf = { onAct: () => undefined, onActsLost: () => undefined } as const;
+
 const policy = (request: NetworkPolicyRequest): NetworkPolicy => completeNetworkPolicy(request, { field: 'network' });
 /** TEST-NET-1 and -2 (RFC 5737). */
 const HERE = '192.0.2.7';
@@ -30,7 +33,7 @@ export function networkConformance(name: string, start: () => Promise<NetworkNod
       node = await start();
       ({ control } = node);
       const ready = Promise.withResolvers<undefined>();
-      control.start({ onReady: () => ready.resolve(undefined) });
+      control.start({ onReady: () => ready.resolve(undefined), ...deaf });
       await ready.promise;
     });
     afterEach(() => node[Symbol.asyncDispose]());

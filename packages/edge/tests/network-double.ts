@@ -1,5 +1,5 @@
 /** A network in memory that passes the suite of every `NetworkControl`; faults are scripted. */
-import type { CallOptions, NetworkControl, NetworkObserver, NetworkOffer, Uplink } from '@dsec/backends';
+import type { Act, CallOptions, NetworkControl, NetworkObserver, NetworkOffer, Uplink } from '@dsec/backends';
 import { covers, destinationOf, parsePrefix, PlatformError, portRangesOf, type NetworkPolicy } from '@dsec/contract';
 
 /** What a test wants to go wrong; each may wait and may throw. */
@@ -53,6 +53,11 @@ export class NetworkDouble implements NetworkControl {
   comeBack(): void {
     this.#isAway = false;
     this.#observer?.onReady();
+  }
+
+  /** Something was refused to a sandbox. */
+  tell(act: Act): void {
+    this.#observer?.onAct(act);
   }
 
   async open(sandboxId: string, policy: NetworkPolicy, options: CallOptions = {}): Promise<Uplink> {

@@ -5,7 +5,7 @@ import { MemoryLogger, SystemClock, SystemNetwork, SystemRandom } from '@dsec/ki
 import { afterEach, beforeEach, describe, expect, it } from 'vitest';
 import { create, EdgeFixture, failureOf, TemporaryDirectory, waitFor } from './edge-fixture.ts';
 import { LauncherDouble } from './launcher-double.ts';
-import { networkConformance } from './network-conformance.ts';
+import { deaf, networkConformance } from './network-conformance.ts';
 import { NetworkDouble } from './network-double.ts';
 import { ResolverDouble } from './resolver-double.ts';
 
@@ -65,7 +65,7 @@ describe('a resolver that is killed', () => {
   beforeEach(async () => {
     readyCount = 0;
     node = await Node.start();
-    node.control.start({ onReady: () => void readyCount++ });
+    node.control.start({ onReady: () => void readyCount++, ...deaf });
     await waitFor(() => readyCount === 1, 'the connection');
   });
   afterEach(() => node[Symbol.asyncDispose]());

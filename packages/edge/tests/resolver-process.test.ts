@@ -7,7 +7,7 @@ import { lacking } from '@dsec/testkit';
 import { describe, expect, it } from 'vitest';
 import { TemporaryDirectory, waitFor } from './edge-fixture.ts';
 import { EgressdDouble } from './egressd-double.ts';
-import { networkConformance, type NetworkNode } from './network-conformance.ts';
+import { deaf, networkConformance, type NetworkNode } from './network-conformance.ts';
 
 const RESOLVER_UID = 64_804;
 const MAIN = join(import.meta.dirname, '../../egress/src/main.ts');
@@ -95,7 +95,7 @@ describe.skipIf(missing !== undefined)('the resolver', () => {
   it('that was killed knows every device, and takes all policies again', { timeout: 60_000 }, async () => {
     await using node = await ResolverNode.start();
     let readyCount = 0;
-    node.control.start({ onReady: () => void readyCount++ });
+    node.control.start({ onReady: () => void readyCount++, ...deaf });
     await waitFor(() => readyCount === 1, 'the resolver', 20_000);
     const [kept, gone] = [await node.sandbox(), await node.sandbox()];
     const policy = {

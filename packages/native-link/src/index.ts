@@ -35,12 +35,14 @@ export {
   type ExitedSandbox,
   LauncherChanges,
   LauncherClient,
-  LauncherEvents,
+  type LauncherEvents,
   type ListedSandbox,
   type NodeInfo,
   type SandboxCreateParams,
   type SandboxUsage,
 } from './launcher-client.ts';
+export type { CausingProcess, DeniedAct, RefusedAct } from './behaviour-answers.ts';
+export { MessageStream } from './message-stream.ts';
 export { DaemonLink, type DaemonLinkOptions } from './daemon-link.ts';
 export { ResolverClient, type PlacedSandbox, type ResolverInfo } from './resolver-client.ts';
 export { LayerdClient } from './layerd-client.ts';

@@ -1,8 +1,10 @@
 /** The methods of the launcher (docs/wire.md); what comes back is checked. */
-import { PlatformError, type ProfileName } from '@dsec/contract';
+import { limits, PlatformError, type ProfileName } from '@dsec/contract';
 import { type Static, Type } from 'typebox';
 
 import { type Answer, answer, closed } from './answer.ts';
+import { type DeniedAct, deniedAct } from './behaviour-answers.ts';
+import { MessageStream } from './message-stream.ts';
 import type { WireClient } from './wire/client.ts';
 import type { StreamOptions, WireStream } from './wire/stream-api.ts';
 
@@ -32,7 +34,13 @@ const NodeInfoSchema = closed({
 });
 export type NodeInfo = Static<typeof NodeInfoSchema>;
 
-const CreatedSchema = closed({ id: sandboxId, pid, socket: Type.String({ minLength: 1, maxLength: MAX_SOCKET_PATH }) });
+const CreatedSchema = closed({
+  id: sandboxId,
+  pid,
+  socket: Type.String({ minLength: 1, maxLength: MAX_SOCKET_PATH }),
+  /** Tripwires that are no file of its root, and so are not watched. */
+  absentTripwires: Type.Optional(Type.Array(Type.String(), { maxItems: limits.tripwires })),
+});
 export type CreatedSandbox = Static<typeof CreatedSchema>;
 
 const ExitSchema = closed({
@@ -101,38 +109,12 @@ export interface SandboxCreateParams {
   readonly diskBytes: number;
   /** What its processes may do. @default 'default' */
   readonly profile?: ProfileName;
+  /** Files whose touch is told. @default none */
+  readonly tripwires?: readonly string[];
 }
 
 /** Sandboxes that end, as they do, until it is reset. */
-export class LauncherEvents implements AsyncIterableIterator<ExitedSandbox, undefined> {
-  readonly #stream: WireStream;
-
-  constructor(stream: WireStream) {
-    this.#stream = stream;
-  }
-
-  [Symbol.asyncIterator](): this {
-    return this;
-  }
-
-  async next(): Promise<IteratorResult<ExitedSandbox, undefined>> {
-    const { done, value } = await this.#stream.next();
-    if (done === true) return { done: true, value: undefined };
-    try {
-      if (value.type !== 'message')
-        throw new PlatformError('protocol_error', 'The events of the launcher are messages.');
-      return { done: false, value: exited(value.value, this.#stream.method).exited };
-    } catch (error) {
-      if (PlatformError.is(error)) this.#stream.reset(error);
-      throw error;
-    }
-  }
-
-  /** Idempotent. */
-  reset(): void {
-    this.#stream.reset();
-  }
-}
+export type LauncherEvents = MessageStream<ExitedSandbox>;
 
 /** The changes of a sandbox, which wait at a socket to be read. */
 export class LauncherChanges {
@@ -210,7 +192,12 @@ export class LauncherClient {
   }
 
   events(options?: StreamOptions): LauncherEvents {
-    return new LauncherEvents(this.#wire.open('events', {}, options));
+    return new MessageStream(this.#wire.open('events', {}, options), (value, method) => exited(value, method).exited);
+  }
+
+  /** What programs tried and were denied, and touches of tripwires, as they happen. */
+  behaviour(options?: StreamOptions): MessageStream<DeniedAct> {
+    return new MessageStream(this.#wire.open('behaviour', {}, options), deniedAct);
   }
 
   async layerForget(digest: string, options?: StreamOptions): Promise<void> {

@@ -3,6 +3,8 @@ import type { NetworkPolicy } from '@dsec/contract';
 import { type Static, Type } from 'typebox';
 
 import { type Answer, answer, closed } from './answer.ts';
+import { type RefusedAct, refusedAct } from './behaviour-answers.ts';
+import { MessageStream } from './message-stream.ts';
 import type { WireClient } from './wire/client.ts';
 import type { StreamOptions } from './wire/stream-api.ts';
 
@@ -62,6 +64,11 @@ export class ResolverClient {
   /** Every sandbox of the node that has an uplink, whoever made it. */
   async policyList(options?: StreamOptions): Promise<readonly string[]> {
     return (await this.#call('policy.list', {}, listed, options)).sandboxes;
+  }
+
+  /** What was refused to sandboxes, as it happens. */
+  events(options?: StreamOptions): MessageStream<RefusedAct> {
+    return new MessageStream(this.#wire.open('events', {}, options), refusedAct);
   }
 
   async #call<T>(method: string, params: object, check: Answer<T>, options?: StreamOptions): Promise<T> {

@@ -9,7 +9,7 @@ import {
   type RelayOutcome,
   type WireServerStream,
 } from '@dsec/native-link';
-import type { CallOptions, Channel, ChannelOptions, DetachedProgram } from '../backend.ts';
+import type { CallOptions, Channel, ChannelExec, ChannelOptions, ChannelSession, DetachedProgram } from '../backend.ts';
 
 /** Streams that aether takes on one connection. */
 const MAX_STREAMS = 256;
@@ -75,9 +75,22 @@ export class AetherChannel implements Channel {
     exec.reset();
   }
 
-  async runningExecs(options: CallOptions = {}): Promise<readonly string[]> {
+  async execs(options: CallOptions = {}): Promise<readonly ChannelExec[]> {
     const execs = await this.#aether.execList(options);
-    return execs.filter(({ state }) => state === 'running').map(({ execId }) => execId);
+    return execs.map(({ execId, pid, state, startedAtMs, durationMs }) => {
+      const isRunning = state === 'running';
+      return {
+        execId,
+        pid,
+        isRunning,
+        startedAtMs,
+        endedAtMs: isRunning ? undefined : startedAtMs + (durationMs ?? 0),
+      };
+    });
+  }
+
+  async sessions(options: CallOptions = {}): Promise<readonly ChannelSession[]> {
+    return await this.#aether.sessionList(options);
   }
 
   async writeFile(path: string, bytes: Buffer, options: CallOptions = {}): Promise<void> {

@@ -18,6 +18,7 @@ import type {
   Channel,
   ChannelOptions,
   LayerState,
+  MadeSandbox,
   NodeDisk,
   PresentSandbox,
   SandboxChanges,
@@ -141,7 +142,7 @@ export class ContainerBackend implements Backend {
     return (await this.#supply.release(layer, signal)) && (await this.#sets.leave(layer));
   }
 
-  async create(spec: SandboxSpec, options: ChannelOptions): Promise<Channel> {
+  async create(spec: SandboxSpec, options: ChannelOptions): Promise<MadeSandbox> {
     const params = {
       id: spec.sandboxId,
       layers: spec.layers,
@@ -152,12 +153,13 @@ export class ContainerBackend implements Backend {
       diskBytes: spec.diskMib * BYTES_PER_MIB,
       // The launcher's own default is the profile of this name.
       ...(spec.profile === 'default' ? {} : { profile: spec.profile }),
+      ...(spec.tripwires.length === 0 ? {} : { tripwires: spec.tripwires }),
     };
-    const { socket } = await this.#make(params, options).catch((error: unknown) => {
+    const { socket, absentTripwires = [] } = await this.#make(params, options).catch((error: unknown) => {
       if (PlatformError.is(error) && error.details['layer'] !== undefined) this.#layers?.doubt(spec.layers);
       throw error;
     });
-    return await AetherChannel.connect(this.#options, socket, options);
+    return { channel: await AetherChannel.connect(this.#options, socket, options), absentTripwires };
   }
 
   connect(sandboxId: string, options: ChannelOptions): Promise<Channel> {

@@ -1,7 +1,8 @@
-/** The connection to the launcher, with its events subscribed to. */
+/** The connection to the launcher, with its events, and what it tells of the behaviour of sandboxes, subscribed to. */
 import type { Clock, Logger, Network, Random } from '@dsec/kit';
 import { LauncherClient, type ExitedSandbox } from '@dsec/native-link';
 import type { BackendObserver, SandboxExit } from '../backend.ts';
+import { actOfDenied, followActs } from './act-streams.ts';
 import { KeptLink } from './kept-link.ts';
 
 export interface LauncherLinkOptions {
@@ -23,10 +24,16 @@ export class LauncherLink implements AsyncDisposable {
       serve: async (wire, up, call) => {
         const client = new LauncherClient(wire);
         const events = client.events();
+        const behaviour = client.behaviour();
         // Its answer shows that the launcher speaks, and that it has seen the subscription before.
         await client.nodeInfo(call);
         up(client);
-        this.#observer?.onReady();
+        const observer = this.#observer;
+        observer?.onReady();
+        if (observer !== undefined) {
+          const { logger } = options;
+          void followActs({ stream: behaviour, actOf: actOfDenied, observer, logger, name: 'launcher' });
+        }
         for await (const exited of events) this.#observer?.onExited(exited.id, exitOf(exited));
       },
     });

@@ -3,6 +3,7 @@ import { PlatformError, type NetworkPolicy } from '@dsec/contract';
 import type { Clock, Logger, Network, Random } from '@dsec/kit';
 import { ResolverClient, type StreamOptions } from '@dsec/native-link';
 import type { NetworkControl, NetworkObserver, NetworkOffer, Uplink } from '../network-control.ts';
+import { actOfRefused, followActs } from './act-streams.ts';
 import { KeptLink } from './kept-link.ts';
 
 export interface ResolverNetworkOptions {
@@ -33,10 +34,17 @@ export class ResolverNetwork implements NetworkControl {
       name: 'resolver',
       serve: async (wire, up, call) => {
         const client = new ResolverClient(wire);
+        const events = client.events();
+        // Its answer shows that the resolver has seen the subscription before.
         const { address4, services } = await client.info(call);
         this.#services = services;
         up({ client, address4 });
-        this.#observer?.onReady();
+        const observer = this.#observer;
+        observer?.onReady();
+        if (observer !== undefined) {
+          const { logger } = options;
+          void followActs({ stream: events, actOf: actOfRefused, observer, logger, name: 'resolver' });
+        }
         await wire.closed;
         throw new PlatformError('connection_lost', 'the connection to the resolver broke');
       },

@@ -168,6 +168,7 @@ export async function edgeArgv(
       : { resolverSocket: sandboxNetwork.resolverSocket }),
     sets: { setsDirectory: data.sets, draftsDirectory: data.setDrafts, layersDirectory: data.layers },
     journal: data.journal,
+    behaviourDirectory: data.behaviour,
     idKeyFile: data.idKey,
     layers: {
       directory: data.layers,

@@ -109,6 +109,10 @@ export class DataDirectory {
   get journal(): string {
     return join(this.path, 'state/edge/journal.db');
   }
+  /** Where the edge keeps what sandboxes tried and were denied. */
+  get behaviour(): string {
+    return join(this.path, 'state/edge/behaviour');
+  }
   get store(): string {
     return join(this.path, 'state/api/store.db');
   }

@@ -5,6 +5,7 @@
  */
 import { Type, type Static } from 'typebox';
 import { limits } from '../limits.ts';
+import { BehaviourCursorSchema, behaviourKinds, BehaviourKindSchema } from '../public/behaviour.ts';
 import { DigestSchema, EnvironmentConfigSchema, EnvironmentImageSchema } from '../public/environment.ts';
 import { LayerReleaseSchema } from '../public/layer-release.ts';
 import { PackRequestSchema } from '../public/pack.ts';
@@ -109,6 +110,21 @@ export const edgeParams = {
   /** ok Policy, when it is in force and durable */
   'policy.phase': Type.Object(
     { sandboxId: SandboxIdSchema, principal: PolicyPrincipalSchema, request: PhaseRequestSchema },
+    closed,
+  ),
+  /** ok BehaviourReport, of one that has ended too */
+  'behaviour.report': Type.Object({ sandboxId: SandboxIdSchema, project: Type.String({ maxLength: 64 }) }, closed),
+  /** MESSAGE BehaviourLine ..., ok {} when it does not follow and all that is kept was sent. RESET ends it. */
+  'behaviour.events': Type.Object(
+    {
+      project: Type.Optional(Type.String({ maxLength: 64, description: 'Default: of all projects.' })),
+      sandboxId: Type.Optional(SandboxIdSchema),
+      kinds: Type.Optional(Type.Array(BehaviourKindSchema, { minItems: 1, maxItems: behaviourKinds.length })),
+      after: Type.Optional(
+        Type.Union([BehaviourCursorSchema, Type.Literal('now')], { description: 'Default: all that is kept.' }),
+      ),
+      follow: Type.Optional(Type.Boolean({ description: 'Go on with what happens from now on. Default false.' })),
+    },
     closed,
   ),
   /** ok Usage */
