@@ -13,7 +13,7 @@ const DIRECTORY: &CStr = c"directory";
 const FILE: &CStr = c"file";
 
 /// Some of what profiles cover, files and directories: what lies over all is the same two.
-pub const SAMPLES: [&str; 4] = ["/proc/kallsyms", "/proc/modules", "/proc/swaps", "/sys/kernel"];
+pub const SAMPLES: [&str; 4] = ["/proc/cmdline", "/proc/kallsyms", "/proc/swaps", "/sys/kernel"];
 
 /// What lies over things: an empty directory and an empty file, read-only, made once for all sandboxes.
 pub struct Covers(OwnedFd);

@@ -1,5 +1,5 @@
-//! Reads command lines. They are in the memory of their process, and a program can have the kernel wait there for as long as it likes (memory of a filesystem
-//! that it serves itself, for one). So a process of its own reads them, which can be done without.
+//! Reads command lines. They are in the memory of their process, which the process can keep the kernel from looking into for a while (a lock that is held while
+//! mappings are changed or copied; before Linux 4.17, files that it serves itself). So a process of its own reads them, which can be done without.
 
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};

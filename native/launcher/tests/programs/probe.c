@@ -274,6 +274,81 @@ static void inotify_instances(void) {
     if (fork() == 0) { close(0); close(1); close(2); setsid(); for (;;) pause(); }
 }
 
+// What no honest program does, one after another, by its name.
+static void try_one(const char *what) {
+    if (!strcmp(what, "bpf")) outcome(what, syscall(SYS_bpf, 0, (char[128]){0}, 128));
+    else if (!strcmp(what, "vsock")) outcome(what, socket(AF_VSOCK, SOCK_STREAM, 0));
+    else if (!strcmp(what, "netfilter")) outcome(what, socket(AF_NETLINK, SOCK_RAW, 12));
+    else if (!strcmp(what, "audit")) outcome(what, socket(AF_NETLINK, SOCK_RAW, 9));
+    else if (!strcmp(what, "swap extents")) outcome(what, ioctl(0, 0xC0C0586D, 0));
+    else if (!strcmp(what, "type")) outcome(what, ioctl(0, 0xdeadbeef00005412, 0));
+    else if (!strcmp(what, "line discipline of a disk")) outcome(what, ioctl(0, 0x125F, 0));
+    else if (!strcmp(what, "limits of 1")) outcome(what, prlimit(1, RLIMIT_NOFILE, &(struct rlimit){64, 64}, 0));
+    else if (!strcmp(what, "keys")) outcome(what, syscall(SYS_keyctl, 11, 0, 0, 0, 0));
+    else if (!strcmp(what, "user")) outcome(what, unshare(CLONE_NEWUSER));
+    else if (!strcmp(what, "io_uring")) outcome(what, syscall(SYS_io_uring_setup, 8, (char[256]){0}));
+    else if (!strcmp(what, "listener")) {
+        struct { unsigned short code; unsigned char t, f; unsigned k; } program[] = {{6, 0, 0, 0x7fff0000}};
+        struct { unsigned short length; void *program; } filter = {1, program};
+        outcome(what, syscall(SYS_seccomp, 1, 8, &filter));
+    }
+}
+
+// A filesystem whose root is a file: whoever reads it waits for ever.
+static void serve_nothing(int device) {
+    static char request[1 << 17];
+    for (;;) {
+        if (read(device, request, sizeof request) < 40) continue;
+        unsigned opcode = ((unsigned *)request)[1];
+        struct { unsigned length; int error; unsigned long long unique; char body[128]; } answer = {16, 0, *(unsigned long long *)(request + 8), {0}};
+        unsigned *body = (unsigned *)answer.body;
+        if (opcode == 26) { answer.length += 64; body[0] = 7; body[1] = 31; body[5] = 1 << 16; }              // INIT
+        else if (opcode == 3) { answer.length += 104; body[0] = 3600; body[4] = 1; body[6] = 4096; body[19] = 0100644; body[20] = 1; }  // GETATTR
+        else if (opcode == 14) answer.length += 16;                                                          // OPEN
+        else if (opcode == 15) continue;                                                                     // READ
+        else answer.error = -ENOSYS;
+        if (write(device, &answer, answer.length) < 0) return;
+    }
+}
+
+// Has its command line in such a file, and then does what is refused.
+static void hide(char **arguments) {
+    char options[128];
+    outcome("unshare", unshare(CLONE_NEWUSER | CLONE_NEWNS));
+    int device = open("/dev/fuse", O_RDWR | O_CLOEXEC);
+    write_text("/proc/self/setgroups", "deny");
+    write_text("/proc/self/uid_map", "0 0 1");
+    write_text("/proc/self/gid_map", "0 0 1");
+    snprintf(options, sizeof options, "fd=%d,rootmode=100000,user_id=0,group_id=0", device);
+    close(open("/hidden", O_CREAT | O_RDWR, 0600));
+    outcome("mount", mount("x", "/hidden", "fuse", 0, options));
+    if (fork() == 0) { close(1); close(2); serve_nothing(device); _exit(0); }
+    int file = open("/hidden", O_RDONLY);
+    // The kernel asks for its length.
+    struct stat found;
+    outcome("open", fstat(file, &found));
+    char *page = (char *)((unsigned long)arguments[0] & ~4095UL);
+    fflush(stdout);
+    // On the same page as the arguments lies nothing that is used from here on.
+    if (mmap(page, 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_FIXED, file, 0) != page) _exit(1);
+    for (int i = 0; i < 8; i++) syscall(SYS_bpf, i, 0, 0);
+    static const char done[] = "done\n";
+    if (write(1, done, sizeof done - 1)) _exit(0);
+}
+
+// As fast as it goes, until it is killed: calls that are refused, or openings of a file.
+static void flood(int processes, const char *path) {
+    for (int i = 0; i < processes; i++)
+        if (fork() == 0)
+            for (;;)
+                if (*path) close(open(path, O_RDONLY));
+                else syscall(SYS_bpf, 0, 0, 0);
+    puts("flooding");
+    fflush(stdout);
+    close(1); close(2);
+    for (;;) pause();
+}
+
 int main(int count, char **arguments) {
     const char *what = count > 1 ? arguments[1] : "";
     const char *argument = count > 2 ? arguments[2] : "";
@@ -297,6 +372,24 @@ int main(int count, char **arguments) {
     else if (!strcmp(what, "setuid")) { if (!setresuid(1000, 1000, 1000)) execl("/bin/setuid-probe", "probe", "user", (char *)0); }
     else if (!strcmp(what, "user")) printf("%d %d\n", getuid(), geteuid());
     else if (!strcmp(what, "device")) for (int i = 2; i < count; i++) { struct stat found; if (!lstat(arguments[i], &found)) printf("%lu\n", (unsigned long)found.st_dev); }
+    else if (!strcmp(what, "try")) for (int i = 2; i < count; i++) try_one(arguments[i]);
+    else if (!strcmp(what, "flood")) flood(atoi(argument), count > 3 ? arguments[3] : "");
+    else if (!strcmp(what, "hide")) hide(arguments);
+    else if (!strcmp(what, "rename")) outcome(what, rename(argument, arguments[3]));
+    else if (!strcmp(what, "hard link")) outcome(what, link(argument, arguments[3]));
+    else if (!strcmp(what, "symlink")) outcome(what, symlink(argument, arguments[3]));
+    else if (!strcmp(what, "append")) { int fd = open(argument, O_WRONLY | O_APPEND); outcome(what, fd < 0 ? -1 : write(fd, "x", 1)); }
+    else if (!strcmp(what, "stat")) { struct stat found; outcome(what, stat(argument, &found)); }
+    // Runs the rest in a session of its own, as another user, below another process.
+    else if (!strcmp(what, "below")) {
+        if (fork() == 0) {
+            setsid();
+            if (fork() == 0) { if (!setresuid(1000, 1000, 1000)) execv("/bin/probe", arguments + 1); _exit(1); }
+            wait(0);
+            _exit(0);
+        }
+        wait(0);
+    }
     else if (!strcmp(what, "late")) { sleep(1); puts("late"); }
     else if (!strcmp(what, "hostname")) { char name[65]; gethostname(name, 65); puts(name); }
     else if (!strcmp(what, "session")) { printf("%d %d\n", getsid(1), getpgid(1)); }
