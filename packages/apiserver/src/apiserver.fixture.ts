@@ -10,6 +10,9 @@ import { MemoryLogger, Scope, SystemClock, SystemNetwork, SystemRandom, type Clo
 import { serve, type WireServer, type WireServerStream } from '@dsec/native-link';
 import { EmbeddedStore } from '@dsec/store';
 import { buildApp } from './app.ts';
+import { AuditLog } from './audit/audit-log.ts';
+import { RequestAudit } from './audit/request-audit.ts';
+import { CommandDigest } from './audit/request-subject.ts';
 import { EdgeLink } from './edge/edge-link.ts';
 import { Environments } from './environments/environments.ts';
 import { LinkKey } from './link-key.ts';
@@ -143,10 +146,15 @@ export class Fixture implements AsyncDisposable {
     const scope = new Scope({ clock: new SystemClock() });
     const store = scope.own('store', EmbeddedStore.open({ path: ':memory:' }));
     const { patienceMs } = options;
+    // Of its own time, so that a test that steps the clock meets no timer but those of its routes.
+    const time = { clock: new SystemClock() };
+    const log = scope.own('audit log', await AuditLog.open({ directory: join(directory, 'audit'), ...time, logger }));
+    const audit = scope.own('audit', new RequestAudit({ log, ...time, random, digest: new CommandDigest('') }));
     const services: Services = {
       clock,
       random,
       logger,
+      audit,
       keys: await Keys.open({ store, clock, random, scope, adminKeySha256: hashSecret(ADMIN_KEY) }),
       environments: await Environments.open({ store, clock, scope }),
       edge: EdgeLink.open({

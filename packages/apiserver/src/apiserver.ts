@@ -1,11 +1,15 @@
 /** A whole apiserver out of its configuration and what it is given of the outside world. */
 import { readFileSync } from 'node:fs';
 import { chmod } from 'node:fs/promises';
-import { PlatformError, SandboxIds } from '@dsec/contract';
+import { PlatformError, SandboxIds, type StrangerOperation } from '@dsec/contract';
 import type { Clock, Logger, Network, Random, Scope } from '@dsec/kit';
 import { Keys } from '@dsec/iam';
 import { EmbeddedStore } from '@dsec/store';
 import { buildApp } from './app.ts';
+import { AuditLog } from './audit/audit-log.ts';
+import { RequestAudit } from './audit/request-audit.ts';
+import { CommandDigest } from './audit/request-subject.ts';
+import { strangerFields } from './audit/stranger.ts';
 import type { ApiserverConfig } from './config.ts';
 import { EdgeLink } from './edge/edge-link.ts';
 import { Environments } from './environments/environments.ts';
@@ -28,18 +32,28 @@ export async function startApiserver(config: ApiserverConfig, surroundings: Surr
   const { clock, random, network, logger, scope } = surroundings;
   const store = scope.own('store', EmbeddedStore.open({ path: config.store }));
   const keys = await Keys.open({ store, clock, random, scope, adminKeySha256: config.adminKeySha256 });
+  const linkKey = new LinkKey(readKey(config.linkKeyFile, 'linkKeyFile'));
+  const log = scope.own('audit log', await openAudit(config, surroundings));
+  const audit = scope.own(
+    'audit',
+    new RequestAudit({ log, clock, random, digest: new CommandDigest(linkKey.commandKey) }),
+  );
   const environments = await Environments.open({ store, clock, scope });
-  const edge = EdgeLink.open({ network, clock, random, logger, scope, socket: config.edgeSocket });
+  const { edgeSocket: socket, edgeKeyFile } = config;
+  const proof = edgeKeyFile === undefined ? undefined : readKey(edgeKeyFile, 'edgeKeyFile').toString('hex');
+  const onStranger = (operation: StrangerOperation): void => void log.append(strangerFields(operation));
+  const edge = EdgeLink.open({ network, clock, random, logger, scope, socket, proof, onStranger });
   const app = await buildApp({
     clock,
     random,
     logger,
     keys,
     environments,
+    audit,
     edge,
     ids: new SandboxIds(readKey(config.idKeyFile, 'idKeyFile')),
     edgeNumber: config.edge,
-    linkKey: new LinkKey(readKey(config.linkKeyFile, 'linkKeyFile')),
+    linkKey,
     publicUrl: config.publicUrl,
   });
   if (config.socket !== undefined) {
@@ -58,3 +72,14 @@ function readKey(file: string, field: string): Buffer {
     throw new PlatformError('config_invalid', `the key file of ${field} cannot be read`, { details: { field }, cause });
   }
 }
+async function openAudit(config: ApiserverConfig, { clock, logger }: Surroundings): Promise<AuditLog> {
+  const { auditDirectory: directory, auditFileBytes: fileBytes, auditFiles: files } = config;
+  return await AuditLog.open({
+    directory,
+    clock,
+    logger,
+    ...(fileBytes === undefined ? {} : { fileBytes }),
+    ...(files === undefined ? {} : { files }),
+  });
+}
+

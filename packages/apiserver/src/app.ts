@@ -2,6 +2,9 @@
 import type { Duplex } from 'node:stream';
 import { limits, PlatformError } from '@dsec/contract';
 import Fastify, { type FastifyError, type FastifyInstance, type FastifyReply, type FastifyRequest } from 'fastify';
+import { auditRequests } from './audit/audit-hooks.ts';
+import { auditRoutes } from './audit/audit-routes.ts';
+import { principalOf } from './audit/request-audit.ts';
 import { changesRoute } from './packs/changes-route.ts';
 import { packRoute } from './packs/pack-route.ts';
 import { bulkRoutes } from './sandboxes/bulk-routes.ts';
@@ -19,7 +22,7 @@ import { createFrontDoor, type FrontDoor } from './http/front-door.ts';
 import { answerOtherMethods } from './http/other-methods.ts';
 import { failureOf, noteFailure } from './http/outcome.ts';
 import { requestIdOf } from './http/request-id.ts';
-import { keyIdOf, type RouteScopes } from './http/route.ts';
+import type { RouteScopes } from './http/route.ts';
 import { keyRoutes } from './key-routes.ts';
 import { portRoutes } from './ports/port-routes.ts';
 import { policyRoutes } from './sandboxes/policy-routes.ts';
@@ -99,13 +102,14 @@ export async function buildApp(
       route: request.routeOptions.url ?? 'none',
       status: reply.statusCode,
       durationMs: reply.elapsedTime,
-      keyId: keyIdOf(request.raw),
+      keyId: principalOf(request.raw)?.keyId,
       sandboxId,
       error: failureOf(request.raw),
     });
     done();
   });
   await prepare(fastify);
+  auditRequests(fastify, services.audit);
   await addRoutes(fastify, services);
   await fastify.ready();
 
@@ -165,6 +169,7 @@ async function addRoutes(fastify: FastifyInstance, services: Services): Promise<
       keyRoutes(scopes, services);
       await Promise.resolve();
     });
+      auditRoutes(scopes, services);
   });
   methods.finish();
 }

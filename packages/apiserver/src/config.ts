@@ -33,6 +33,22 @@ export const ApiserverConfigSchema = Type.Object(
     }),
     ...daemonConfig('apiserver'),
   },
+    auditDirectory: Type.String({ ...file, description: 'Directory of the audit log.' }),
+    auditFileBytes: Type.Optional(
+      Type.Integer({
+        minimum: 4096,
+        description: 'A file of the audit log is followed by another at this size. Default 32 MiB.',
+      }),
+    ),
+    auditFiles: Type.Optional(
+      Type.Integer({ minimum: 2, maximum: 65_536, description: 'Files of the audit log that are kept. Default 16.' }),
+    ),
+    edgeKeyFile: Type.Optional(
+      Type.String({
+        ...file,
+        description: 'What this apiserver proves itself to the edge with. Default: the edge tells nobody apart.',
+      }),
+    ),
   { additionalProperties: false },
 );
 export type ApiserverConfig = Static<typeof ApiserverConfigSchema>;

@@ -1,6 +1,7 @@
 /** Routes of API keys; only the admin key may use them. */
 import { KeyCreateSchema, KeySchema, NewKeySchema, PlatformError } from '@dsec/contract';
 import { Type } from 'typebox';
+import { noteSubject } from './audit/request-audit.ts';
 import { addRoute, type RouteScopes } from './http/route.ts';
 import type { Services } from './services.ts';
 
@@ -22,7 +23,7 @@ export function keyRoutes(scopes: RouteScopes, { keys }: Services): void {
     right: 'admin',
     body: KeyCreateSchema,
     answers: { 201: NewKeySchema },
-    handle: async ({ principal, body, reply }) => {
+    handle: async ({ principal, body, request, reply }) => {
       if (body.readOnly === true && body.builder === true) {
         throw new PlatformError('invalid_argument', 'a key that only reads builds nothing', {
           details: { field: 'builder' },
@@ -34,6 +35,8 @@ export function keyRoutes(scopes: RouteScopes, { keys }: Services): void {
         readOnly: body.readOnly ?? false,
         builder: body.builder ?? false,
       });
+      const { keyId: subjectKeyId, name, readOnly, builder } = created.info;
+      noteSubject(request.raw, { subjectKeyId, detail: { name, readOnly, builder } });
       return reply.code(201).send(created);
     },
   });

@@ -26,6 +26,11 @@ export class LinkKey {
     this.#keyHex = key.toString('hex');
   }
 
+  /** A key of its own for what tells commands apart in the audit log. */
+  get commandKey(): string {
+    return hash('sha256', `${this.#keyHex}${JSON.stringify(['command-digest'])}`);
+  }
+
   /** A name for the parts that nobody else can work out: 24 characters of `[0-9a-f]`. A third of the cost of a signature. */
   nameOf(parts: readonly Part[]): string {
     return hash('sha256', `${this.#keyHex}${JSON.stringify(['exec-id', ...parts])}`).slice(0, NAME_CHARS);

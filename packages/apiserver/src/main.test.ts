@@ -27,6 +27,7 @@ async function start(changes: object = {}): Promise<Process> {
     port: 0,
     edgeSocket: at('edge.sock'),
     store: at('state/store.db'),
+    auditDirectory: at('state/audit'),
     idKeyFile: at('id.key'),
     linkKeyFile: at('link.key'),
     adminKeySha256: hashSecret('dsec_test'),

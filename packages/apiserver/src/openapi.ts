@@ -5,6 +5,8 @@ import { ManualClock, MemoryNetwork, Scope, SeededRandom, silentLogger } from '@
 import { EmbeddedStore } from '@dsec/store';
 import swagger from '@fastify/swagger';
 import { buildApp } from './app.ts';
+import { RequestAudit } from './audit/request-audit.ts';
+import { CommandDigest } from './audit/request-subject.ts';
 import { EdgeLink } from './edge/edge-link.ts';
 import { Environments } from './environments/environments.ts';
 import { API_VERSION } from './health-routes.ts';
@@ -48,6 +50,12 @@ export async function describeApi(): Promise<Json> {
       clock,
       random,
       logger: silentLogger,
+      audit: new RequestAudit({
+        log: { directory: '', append: () => 0, appendEncoded: () => 0, flush: () => Promise.resolve() },
+        clock,
+        random,
+        digest: new CommandDigest(''),
+      }),
       keys: await Keys.open({ store, clock, random, scope, adminKeySha256: hashSecret('') }),
       environments: await Environments.open({ store, clock, scope }),
       edge: EdgeLink.open({ network: new MemoryNetwork(), clock, random, logger: silentLogger, scope, socket: '' }),

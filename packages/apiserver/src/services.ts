@@ -2,6 +2,7 @@
 import type { SandboxIds } from '@dsec/contract';
 import type { Clock, Logger, Random } from '@dsec/kit';
 import type { Keys } from '@dsec/iam';
+import type { RequestAudit } from './audit/request-audit.ts';
 import type { EdgeLink } from './edge/edge-link.ts';
 import type { Environments } from './environments/environments.ts';
 import type { LinkKey } from './link-key.ts';
@@ -11,6 +12,7 @@ export interface Services {
   readonly random: Random;
   readonly logger: Logger;
   readonly keys: Keys;
+  readonly audit: RequestAudit;
   readonly environments: Environments;
   readonly edge: EdgeLink;
   readonly ids: SandboxIds;

@@ -7,6 +7,7 @@ export * from './network-address.ts';
 export * from './network-destination.ts';
 export * from './network-policy.ts';
 export * from './policy-profiles.ts';
+export * from './public/audit.ts';
 export * from './public/behaviour.ts';
 export * from './public/environment.ts';
 export * from './public/environment-usage.ts';

@@ -37,6 +37,10 @@ export const limits = {
   rulePorts: 16,
   /** Longest `to` of a rule: a name of 253 bytes behind `*.`; IDN may be longer in Unicode than in ASCII. */
   destinationChars: 512,
+  /** Of one text in a record of the audit log. */
+  auditTextChars: 256,
+  /** Facts beside those that every record of the audit log has. */
+  auditDetails: 16,
   /** Services that one policy names. */
   services: 64,
   /** Files of one policy whose touch is an event. */

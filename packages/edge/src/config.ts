@@ -16,6 +16,13 @@ export const EdgeConfigSchema = Type.Object(
       description: 'Number of this edge; its sandbox ids carry it.',
     }),
     socket: Type.String({ minLength: 1, description: 'Where apiservers connect. Its directory decides who may.' }),
+    apiserverKeySha256: Type.Optional(
+      Type.String({
+        pattern: '^[0-9a-f]{64}$',
+        description:
+          'sha256 of what apiservers prove themselves with; what comes without is told. Default: nothing is.',
+      }),
+    ),
     launcherSocket: Type.String({ minLength: 1 }),
     sandboxSockets: Type.String({ minLength: 1, description: 'Directory of the sockets to aether.' }),
     packerSocket: Type.String({ minLength: 1, description: 'Where the packer listens.' }),

@@ -31,6 +31,7 @@ import type { PackCall, PackDone, Packs } from './packs.ts';
 import type { Policies } from './policy/policies.ts';
 import { isRelayed, relayInto } from './relay.ts';
 import type { Sandbox } from './sandbox.ts';
+import type { Peer, Strangers } from './strangers.ts';
 
 const VERSION = '0.1.0';
 
@@ -47,10 +48,14 @@ export interface EdgeServerParts {
   readonly layersDirectory: string;
   readonly policies: Policies;
   readonly behaviour: Behaviour;
+  /** Undefined: nobody is told apart, and every connection counts as proved. */
+  readonly strangers: Strangers | undefined;
 }
 
 /** Compiled once, when the module is loaded: the first create must not wait for it. */
 const parsers = {
+  'edge.prove': compileSchema(edgeParams['edge.prove']),
+  'edge.strangers': compileSchema(edgeParams['edge.strangers']),
   'edge.info': compileSchema(edgeParams['edge.info']),
   'sandbox.create': compileSchema(edgeParams['sandbox.create']),
   'sandbox.createMany': compileSchema(edgeParams['sandbox.createMany']),
@@ -82,7 +87,8 @@ export class EdgeServer {
   }
 
   /** Answers one stream. */
-  handle(method: string, params: JsonObject, stream: WireServerStream): Promise<unknown> | void {
+  handle(method: string, params: JsonObject, stream: WireServerStream, peer: Peer): Promise<unknown> | void {
+    if (!peer.isProved && method !== 'edge.prove') this.#parts.strangers?.note(method, params);
     if (isRelayed(method)) {
       const sandbox = this.#find(params.sandboxId);
       if (method === 'exec.start') this.#parts.behaviour.commands.note(sandbox.sandboxId, params);
@@ -91,11 +97,17 @@ export class EdgeServer {
     }
     if (!isEdgeMethod(method))
       throw new PlatformError('unknown_method', 'an edge has no such method', { details: { method } });
-    return this.#answer(method, params, stream);
+    return this.#answer(method, params, stream, peer);
   }
 
-  async #answer(method: EdgeMethod, params: JsonObject, stream: WireServerStream): Promise<unknown> {
+  async #answer(method: EdgeMethod, params: JsonObject, stream: WireServerStream, peer: Peer): Promise<unknown> {
     switch (method) {
+      case 'edge.prove':
+        this.#parts.strangers?.prove(peer, parsers[method].parse(params).secret);
+        return {};
+      case 'edge.strangers':
+        parsers[method].parse(params);
+        return await this.#parts.strangers?.listen(peer, stream);
       case 'edge.info':
         parsers[method].parse(params);
         return this.#status();

@@ -22,6 +22,7 @@ import { Uplinks } from './policy/uplinks.ts';
 import { Reconciler } from './reconciler.ts';
 import { Registry } from './registry.ts';
 import { Sandbox, stateOfRecord } from './sandbox.ts';
+import { Strangers, type Peer } from './strangers.ts';
 
 /** How long a starting edge waits for the launcher before it answers its apiservers without it. */
 const SETTLE_MS = 10_000;
@@ -165,6 +166,7 @@ export class Edge implements AsyncDisposable {
         policies,
         behaviour,
         layersDirectory,
+        strangers: strangersOf(config, clock, logger, scope),
       });
       await listen(parts, server, scope);
       logger.info('edge.start', {
@@ -184,6 +186,17 @@ export class Edge implements AsyncDisposable {
   [Symbol.asyncDispose](): Promise<void> {
     return this.#scope.close();
   }
+}
+
+/** An edge that knows no apiserver tells nobody apart. */
+function strangersOf(
+  { apiserverKeySha256: proofSha256 }: EdgeConfig,
+  clock: Clock,
+  logger: Logger,
+  scope: Scope,
+): Strangers | undefined {
+  if (proofSha256 === undefined) return undefined;
+  return scope.own('strangers', new Strangers({ proofSha256, clock, logger }));
 }
 
 /** Brings back what the journal knows. What of it lives is only known when the node was asked. */
@@ -234,7 +247,8 @@ async function listen({ config, network, clock, logger }: EdgeParts, server: Edg
       connection.destroy();
       return;
     }
-    const wire = serve(connection, (method, params, stream) => server.handle(method, params, stream), {
+    const peer: Peer = { isProved: config.apiserverKeySha256 === undefined };
+    const wire = serve(connection, (method, params, stream) => server.handle(method, params, stream, peer), {
       role: 'edge',
       clock,
       onFault: (error, method) => logger.error('edge.fault', { method, outcome: 'internal', error }),

@@ -28,7 +28,12 @@ const request = { project: DEFAULT_PROJECT, name: 'mine', readOnly: false };
 describe('Keys', () => {
   test('knows the admin key before there is any other, and no other', async () => {
     const keys = await open();
-    expect(keys.authenticate(ADMIN_SECRET)).toEqual({ keyId: 'admin', project: 'default', right: 'admin' });
+    expect(keys.authenticate(ADMIN_SECRET)).toEqual({
+      keyId: 'admin',
+      name: 'admin',
+      project: 'default',
+      right: 'admin',
+    });
     for (const secret of ['', 'dsec_', 'dsec_admin ', 'x'.repeat(10_000), hashSecret(ADMIN_SECRET)]) {
       expect(() => keys.authenticate(secret)).toThrowError(unauthenticated);
     }
@@ -39,7 +44,12 @@ describe('Keys', () => {
     const full = await keys.create(request);
     const reader = await keys.create({ ...request, name: 'reader', readOnly: true });
     expect(full.key).toMatch(/^dsec_[0-9a-z]{48}$/);
-    expect(keys.authenticate(full.key)).toEqual({ keyId: full.info.keyId, project: 'default', right: 'write' });
+    expect(keys.authenticate(full.key)).toEqual({
+      keyId: full.info.keyId,
+      name: 'mine',
+      project: 'default',
+      right: 'write',
+    });
     expect(keys.authenticate(reader.key)).toMatchObject({ right: 'read' });
     expect(
       keys
@@ -143,7 +153,7 @@ test.each<[Right, Right, boolean]>([
   ['admin', 'write', true],
   ['admin', 'admin', true],
 ])('a key with right %s asking for %s: %s', (right, wanted, isAllowed) => {
-  const attempt = (): void => requireRight({ keyId: 'k', project: 'default', right }, wanted);
+  const attempt = (): void => requireRight({ keyId: 'k', name: 'n', project: 'default', right }, wanted);
   if (isAllowed) expect(attempt).not.toThrow();
   else expect(attempt).toThrowError(expect.objectContaining({ code: 'permission_denied' }) as Error);
 });

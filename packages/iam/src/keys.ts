@@ -52,7 +52,12 @@ export class Keys {
   /** Reads all keys and goes on watching them until the scope closes. */
   static async open(options: KeysOptions): Promise<Keys> {
     const byHash = new Map<string, Principal>();
-    byHash.set(options.adminKeySha256, { keyId: ADMIN_KEY_ID, project: DEFAULT_PROJECT, right: 'admin' });
+    byHash.set(options.adminKeySha256, {
+      keyId: ADMIN_KEY_ID,
+      name: ADMIN_KEY_ID,
+      project: DEFAULT_PROJECT,
+      right: 'admin',
+    });
     const view = await StoreView.open<KeyRecord>({
       store: options.store,
       prefix: KEY_PREFIX,
@@ -150,8 +155,9 @@ export class Keys {
   }
 }
 
-const principalOf = ({ keyId, project, readOnly, builder }: KeyRecord): Principal => ({
+const principalOf = ({ keyId, name, project, readOnly, builder }: KeyRecord): Principal => ({
   keyId,
+  name,
   project,
   right: readOnly ? 'read' : builder === true ? 'build' : 'write',
 });

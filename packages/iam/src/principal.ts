@@ -13,6 +13,8 @@ export type Right = 'read' | 'write' | 'build' | 'admin';
 /** The holder of a checked key. */
 export interface Principal {
   readonly keyId: string;
+  /** Of the key. */
+  readonly name: string;
   readonly project: string;
   /** The greatest right of the key; it includes the lesser ones. */
   readonly right: Right;

@@ -1,6 +1,7 @@
-import { PlatformError, type SandboxInfo } from '@dsec/contract';
+import { PlatformError, type AuditNote, type SandboxInfo } from '@dsec/contract';
 import { platform } from '#platform';
 import { Type } from 'typebox';
+import { listAudit, type AuditFilter, type AuditList } from './audit-list.ts';
 import { bulkOutcomes, type BulkOutcome } from './bulk.ts';
 import { createRequest, type ContainerRunArgs } from './container-args.ts';
 import { Environments } from './environments.ts';
@@ -207,6 +208,20 @@ export class DSecClient implements AsyncDisposable {
     const expected = 'sandboxIds' in which ? new Set(which.sandboxIds).size : undefined;
     for await (const outcome of bulkOutcomes(this.#api, request, options, expected)) outcomes.push(outcome);
     return outcomes;
+  }
+
+  /**
+   * Who did what, the newest first: every operation that an API key, a signed link or a port token let in, and who was refused. Nothing is asked before it is
+   * iterated over. Only the admin key may.
+   */
+  audit(filter: AuditFilter = {}): AuditList {
+    return listAudit(this.#api, filter);
+  }
+
+  /** @internal Has a verb of the CLI, which works on the machine of the server by itself, written to the audit log. */
+  async noteOperation(note: AuditNote, options: CallOptions = {}): Promise<void> {
+    const what = `writing ${note.verb} to the audit log`;
+    await this.#api.done({ method: 'POST', path: '/audit', what, json: note, repeatable: 'unsent' }, options);
   }
 
   /** Closes idle connections. Sandboxes go on. */

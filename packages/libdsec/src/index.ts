@@ -1,6 +1,7 @@
 /** The SDK of dsec, for Node 20 and newer and for browsers. Begin with `DSecClient`. */
 export {
   PlatformError,
+  type AuditRecord,
   type Composition,
   type EntrypointMode,
   type Environment,
@@ -33,6 +34,7 @@ export {
   type PackRequest,
   type Usage,
 } from '@dsec/contract';
+export type { AuditFilter, AuditList } from './audit-list.ts';
 export type { BulkOutcome } from './bulk.ts';
 export { DEFAULT_ENDPOINT, DSecClient, type ClientOptions, type RunOptions, type StopFilter } from './client.ts';
 export type { CompositionFilter, CompositionList } from './composition-list.ts';

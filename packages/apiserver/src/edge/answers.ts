@@ -100,7 +100,7 @@ const WatchMessageSchema = Type.Union([
 /** Checks an answer of `method`. */
 export type Check<T> = (value: unknown, method: string) => T;
 
-function checkOf<S extends TSchema, T = Static<S>>(schema: S): Check<T> {
+export function checkOf<S extends TSchema, T = Static<S>>(schema: S): Check<T> {
   const parser: Parser<Static<S>> = compileSchema(schema);
   return (value, method) => {
     if (parser.is(value)) return value as T;
@@ -116,7 +116,9 @@ export const checkLayersInUse = checkOf(LayersInUseSchema);
 export const checkReleasedLayers = checkOf<typeof ReleasedLayersSchema, ReleasedLayers>(ReleasedLayersSchema);
 export const checkCompositions = checkOf(CompositionPageSchema);
 export const checkProcesses = checkOf(ProcessesSchema);
-export const checkBulkItem = checkOf<typeof BulkItemSchema, object>(BulkItemSchema);
+/** As much of it as is looked at. */
+export type BulkItemAnswer = { readonly sandbox: { readonly sandboxId: string } } | { readonly error: object };
+export const checkBulkItem = checkOf<typeof BulkItemSchema, BulkItemAnswer>(BulkItemSchema);
 export const checkExecStatus = checkOf(ExecStatusSchema);
 export const checkExecList = checkOf(ExecListSchema);
 export const checkDelivered = checkOf(DeliveredSchema);

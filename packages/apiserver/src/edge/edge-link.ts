@@ -3,9 +3,10 @@
  * is away a request waits a little, since a restart takes about a second; it was not sent yet, so that waiting is safe for every request. What was
  * sent when a connection breaks ends with `connection_lost`: only its caller knows whether to ask again.
  */
-import { PlatformError } from '@dsec/contract';
+import { PlatformError, StrangerOperationSchema, type StrangerOperation } from '@dsec/contract';
 import {
   Backoff,
+  compileSchema,
   orAborted,
   withDeadline,
   type Clock,
@@ -26,6 +27,10 @@ export interface EdgeLinkOptions {
   readonly socket: string;
   /** How long a request waits for an edge that is away. Default 5,000. */
   readonly patienceMs?: number;
+  /** Each connection begins with it, so that the edge knows it from that of a stranger. Default: none does. */
+  readonly proof?: string | undefined;
+  /** Told of what strangers ask the edge for; with `proof` only. */
+  readonly onStranger?: (operation: StrangerOperation) => void;
 }
 
 const DEFAULT_PATIENCE_MS = 5000;
@@ -36,6 +41,8 @@ const MAX_CONNECTIONS = 16;
 /** Requests that may wait for the edge. */
 const MAX_WAITING = 2048;
 const IDLE_CHECK_MS = 30_000;
+
+const strangerParser = compileSchema(StrangerOperationSchema);
 
 export interface EdgeCallOptions {
   readonly signal?: AbortSignal | undefined;
@@ -146,9 +153,33 @@ export class EdgeLink {
         this.#forget(client);
       },
     });
+    this.#prove(client);
     this.#clients.push(client);
     this.#up.resolve(undefined);
     return client;
+  }
+
+  /** Before anything else on the connection; what comes next need not wait for the answer. */
+  #prove(client: WireClient): void {
+    const { proof, logger } = this.#options;
+    if (proof === undefined) return;
+    client.call('edge.prove', { secret: proof }).catch((error: unknown) => {
+      if (!client.isClosed) logger.error('edge.prove', { outcome: 'failed', error });
+    });
+  }
+
+  /** Hears of strangers as long as the connection lives. */
+  async #hear(client: WireClient): Promise<void> {
+    const { proof, onStranger, logger } = this.#options;
+    if (proof === undefined || onStranger === undefined) return;
+    try {
+      for await (const item of client.open('edge.strangers', {})) {
+        if (item.type === 'message')
+          onStranger(strangerParser.parse(item.value, { what: 'a stranger', code: 'protocol_error' }));
+      }
+    } catch (error) {
+      if (!client.isClosed) logger.error('edge.strangers', { outcome: 'failed', error });
+    }
   }
 
   #forget(client: WireClient): void {
@@ -167,6 +198,7 @@ export class EdgeLink {
         backoff.reset();
         logger.info('edge.connected');
         isAway = false;
+        void this.#hear(client);
         await orAborted(client.closed, signal);
         logger.warn('edge.lost', { error: client.error });
       } catch (error) {

@@ -1,6 +1,7 @@
 /** Routes of environments. A name may have slashes; in a path they are `%2F`. */
 import { EnvironmentKindSchema, EnvironmentPutSchema, EnvironmentSchema, limits, PlatformError } from '@dsec/contract';
 import { Type } from 'typebox';
+import { noteSubject } from '../audit/request-audit.ts';
 import { addRoute, requireForm, type RouteScopes } from '../http/route.ts';
 import type { Services } from '../services.ts';
 import type { EnvironmentQuery } from './environments.ts';
@@ -52,7 +53,8 @@ export function environmentRoutes(scopes: RouteScopes, services: Services): void
     right: 'build',
     body: EnvironmentPutSchema,
     answers: { 200: EnvironmentSchema },
-    handle: async ({ params, body }) => {
+    handle: async ({ params, body, request }) => {
+      noteSubject(request.raw, { detail: { topLayer: body.image.layers[0] ?? '', layers: body.image.layers.length } });
       if (nameOf(params) !== body.name) {
         throw new PlatformError('invalid_argument', 'path and body name different environments', {
           details: { field: 'name' },

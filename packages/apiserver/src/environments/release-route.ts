@@ -1,6 +1,7 @@
 /** The route by which root, who removes files of layers, hears which of them nobody needs. */
 import { LayerReleaseSchema, ReleasedLayersSchema, type LayerHolder, type ReleasedLayers } from '@dsec/contract';
 import { checkReleasedLayers } from '../edge/answers.ts';
+import { noteSubject } from '../audit/request-audit.ts';
 import { addRoute, type RouteScopes } from '../http/route.ts';
 import { askEdge } from '../sandboxes/sandbox-routes.ts';
 import type { Services } from '../services.ts';
@@ -15,7 +16,8 @@ export function releaseRoute(scopes: RouteScopes, services: Services): void {
     right: 'build',
     body: LayerReleaseSchema,
     answers: { 200: ReleasedLayersSchema },
-    handle: async ({ body: { layers, dryRun = false }, reply }): Promise<ReleasedLayers> => {
+    handle: async ({ body: { layers, dryRun = false }, request, reply }): Promise<ReleasedLayers> => {
+      noteSubject(request.raw, { detail: { layers: layers.length, dryRun } });
       const isNamed = (layer: string): boolean => environments.countHaving(layer) > 0;
       const asked = { layers: layers.filter((layer) => !isNamed(layer)), dryRun };
       const released = checkReleasedLayers(await askEdge(services, reply.raw, 'layer.release', asked), 'layer.release');

@@ -20,6 +20,7 @@ import {
   DeliveredSchema,
   ExecListSchema,
 } from '../edge/answers.ts';
+import { noteSubject } from '../audit/request-audit.ts';
 import { fingerprintOf, idempotencyKeyIn } from '../fingerprint.ts';
 import { pumpBody } from '../http/body.ts';
 import { resetOnClose } from '../http/ndjson.ts';
@@ -90,6 +91,8 @@ export function execRoutes(scopes: RouteScopes, services: Services): void {
       const sandboxId = idOf(params);
       const { headers } = request.raw;
       const identity = identityOf(sandboxId, principal, headers, body);
+      const { sessionId } = body;
+      noteSubject(request.raw, { execId: identity.execId, ...(sessionId === undefined ? {} : { sessionId }) });
       const start = execStart(body, identity);
       const opened = edge.open('exec.start', start.params);
       const stream = opened instanceof Promise ? await opened : opened;

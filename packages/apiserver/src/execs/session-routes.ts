@@ -1,6 +1,7 @@
 /** Routes of lasting shells. */
 import { SessionOpenSchema, SessionSchema } from '@dsec/contract';
 import { checkPid, checkSessionList, SessionListSchema } from '../edge/answers.ts';
+import { noteSubject } from '../audit/request-audit.ts';
 import { addRoute, requireForm, type RouteScopes } from '../http/route.ts';
 import { askEdge } from '../sandboxes/sandbox-routes.ts';
 import { sandboxIdOf } from '../sandboxes/sandbox-param.ts';
@@ -19,8 +20,9 @@ export function sessionRoutes(scopes: RouteScopes, services: Services): void {
     right: 'write',
     body: SessionOpenSchema,
     answers: { 201: SessionSchema },
-    handle: async ({ params, body, reply }) => {
+    handle: async ({ params, body, request, reply }) => {
       const sessionId = random.base36(SESSION_ID_CHARS);
+      noteSubject(request.raw, { sessionId });
       const asked = { sandboxId: sandboxIdOf(services, params.id), sessionId, ...body, env: body.env ?? {} };
       const { pid } = checkPid(await askEdge(services, reply.raw, 'session.open', asked), 'session.open');
       return reply.code(201).send({ sessionId, pid, busy: false });

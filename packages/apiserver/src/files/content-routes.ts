@@ -4,11 +4,12 @@ import type { WireStream } from '@dsec/native-link';
 import type { IncomingMessage } from 'node:http';
 import { Type } from 'typebox';
 import { checkEntries, checkEntry, checkEntryMessage } from '../edge/answers.ts';
+import { setCredential } from '../audit/request-audit.ts';
 import { authenticate } from '../http/authentication.ts';
 import { pumpBody } from '../http/body.ts';
 import { resetOnClose } from '../http/ndjson.ts';
 import { sendBytes, unexpected } from '../http/send-bytes.ts';
-import { addRoute, setPrincipal, type RouteScopes } from '../http/route.ts';
+import { addRoute, type RouteScopes } from '../http/route.ts';
 import { askEdge } from '../sandboxes/sandbox-routes.ts';
 import { sandboxIdOf } from '../sandboxes/sandbox-param.ts';
 import type { Services } from '../services.ts';
@@ -72,13 +73,14 @@ export function contentRoutes(scopes: RouteScopes, services: Services): void {
   ): void => {
     const { path, user, expires, sig } = query;
     if (sig === undefined) {
-      setPrincipal(request, authenticate(keys, request.headers, operation));
+      authenticate(keys, request, operation);
       return;
     }
     if (Object.values(others).some((value) => value !== undefined)) {
       throw new PlatformError('link_invalid', 'the signed link was given parameters that it was not made with');
     }
     checkLink(linkKey, { operation, sandboxId, path, user, expiresAtMs: expires ?? 0 }, sig, clock.now());
+    setCredential(request, 'link');
   };
 
   addRoute(scopes, keys, {

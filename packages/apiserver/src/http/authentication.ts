@@ -1,7 +1,8 @@
 /** Finds and checks the API key of a request. */
-import type { IncomingHttpHeaders } from 'node:http';
+import type { IncomingHttpHeaders, IncomingMessage } from 'node:http';
 import { PlatformError } from '@dsec/contract';
 import { requireRight, type Keys, type Principal, type Right } from '@dsec/iam';
+import { setPrincipal } from '../audit/request-audit.ts';
 
 /** Headers that carry a key of ours. */
 export const KEY_HEADER = 'x-api-key';
@@ -18,10 +19,11 @@ export function secretIn(headers: IncomingHttpHeaders): string | undefined {
  * The principal of a request that has `right`.
  * @throws PlatformError `unauthenticated`, `permission_denied`
  */
-export function authenticate(keys: Keys, headers: IncomingHttpHeaders, right: Right): Principal {
-  const secret = secretIn(headers);
+export function authenticate(keys: Keys, request: IncomingMessage, right: Right): Principal {
+  const secret = secretIn(request.headers);
   if (secret === undefined) throw new PlatformError('unauthenticated', 'the request carries no API key');
   const principal = keys.authenticate(secret);
+  setPrincipal(request, principal);
   requireRight(principal, right);
   return principal;
 }

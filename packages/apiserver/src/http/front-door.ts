@@ -5,7 +5,8 @@
 import { createServer, type IncomingMessage, type Server, type ServerResponse } from 'node:http';
 import type { Duplex } from 'node:stream';
 import { PlatformError } from '@dsec/contract';
-import { portAddressOf } from '../ports/port-address.ts';
+import { operationOf, portOperation } from '../audit/operations.ts';
+import { portAddressOf, type PortAddress } from '../ports/port-address.ts';
 import { proxyRequest, proxyUpgrade, type PortOutcome } from '../ports/port-proxy.ts';
 import type { Services } from '../services.ts';
 import { logRequest } from './access-log.ts';
@@ -19,6 +20,7 @@ const HEADERS_MS = 60_000;
 /** Time that a client whose request is no HTTP has to take the answer. */
 const LINGER_MS = 500;
 const PORT_ROUTE = '/v1/sandboxes/:id/ports/:port/*';
+const socketOperation = operationOf('GET', EXEC_SOCKET_ROUTE);
 
 type Handler = (request: IncomingMessage, response: ServerResponse) => void;
 
@@ -31,7 +33,7 @@ export interface FrontDoor {
 }
 
 export function createFrontDoor(services: Services, routes: Handler): FrontDoor {
-  const { clock, logger, random } = services;
+  const { clock, logger, random, audit } = services;
   const upgraded = new Set<Duplex>();
   const sockets = newSocketServer();
   const server = createServer(
@@ -49,19 +51,24 @@ export function createFrontDoor(services: Services, routes: Handler): FrontDoor 
         return;
       }
       const requestId = requestIdOf(request, random);
-      const log = logOf(request, PORT_ROUTE, address.sandboxId, requestId);
+      const log = logOf(request, address, requestId);
       void proxyRequest(services, { request, address, requestId }, response).then(log);
     },
   );
 
   const logOf = (
     request: IncomingMessage,
-    route: string,
-    sandboxId: string | undefined,
+    address: PortAddress | undefined,
     requestId: string,
   ): ((outcome: PortOutcome) => void) => {
     const startedMs = clock.monotonicMs();
+    const operation = address === undefined ? socketOperation : portOperation(request.method ?? '', PORT_ROUTE);
+    const { route } = operation;
+    const sandboxId = address?.sandboxId;
+    const params = address === undefined ? {} : { id: address.sandboxId, port: String(address.port) };
+    const audited = audit.begin(operation, request, requestId, params);
     return ({ status, error, keyId }) => {
+      audit.end(audited, { status, error });
       const durationMs = clock.monotonicMs() - startedMs;
       logRequest(logger, {
         requestId,
@@ -83,7 +90,7 @@ export function createFrontDoor(services: Services, routes: Handler): FrontDoor 
     socket.on('error', () => undefined);
     const address = portAddressOf(request);
     const requestId = requestIdOf(request, random);
-    const log = logOf(request, address === undefined ? EXEC_SOCKET_ROUTE : PORT_ROUTE, address?.sandboxId, requestId);
+    const log = logOf(request, address, requestId);
     const over =
       address === undefined
         ? followBySocket(services, sockets, request, socket, head, requestId)

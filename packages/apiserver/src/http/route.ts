@@ -5,6 +5,7 @@ import { compileSchema } from '@dsec/kit';
 import type { Keys, Principal, Right } from '@dsec/iam';
 import type { FastifyInstance, FastifyReply, FastifyRequest } from 'fastify';
 import { Type, type Static, type TObject, type TSchema } from 'typebox';
+import { principalOf } from '../audit/request-audit.ts';
 import { authenticate } from './authentication.ts';
 import { defineQuery } from './query.ts';
 
@@ -43,7 +44,7 @@ export interface Route<B extends TSchema, Q extends TObject> {
   readonly handle: (call: Call<Static<B>, Static<Q>>) => Promise<unknown>;
 }
 
-const nobody: Principal = { keyId: '', project: '', right: 'read' };
+const nobody: Principal = { keyId: '', name: '', project: '', right: 'read' };
 const emptyQuery = Type.Object({}, { additionalProperties: false });
 
 /** Where routes are added: one scope of the framework for JSON bodies, one for bodies of bytes. */
@@ -77,7 +78,7 @@ export function addRoute<B extends TSchema, Q extends TObject>(
         body: parsed,
         query: query(rawQuery),
         rawQuery,
-        principal: principals.get(request.raw) ?? nobody,
+        principal: principalOf(request.raw) ?? nobody,
         params: request.params as Readonly<Record<string, string>>,
         request,
         reply,
@@ -90,7 +91,7 @@ export function addRoute<B extends TSchema, Q extends TObject>(
       : {
           onRequest: (request: FastifyRequest, _reply: FastifyReply, done: (error?: Error) => void) => {
             try {
-              principals.set(request.raw, authenticate(keys, request.raw.headers, right));
+              authenticate(keys, request.raw, right);
               done();
             } catch (error) {
               done(error as Error);
@@ -99,16 +100,6 @@ export function addRoute<B extends TSchema, Q extends TObject>(
         }),
   });
 }
-
-/** Who asks, by request: known before the body is read. */
-const principals = new WeakMap<IncomingMessage, Principal>();
-
-/** For the log. */
-export const keyIdOf = (request: IncomingMessage): string | undefined => principals.get(request)?.keyId;
-
-/** A handler that finds the principal itself tells it here. */
-export const setPrincipal = (request: IncomingMessage, principal: Principal): void =>
-  void principals.set(request, principal);
 
 function queryOf({ url = '' }: IncomingMessage): string {
   const at = url.indexOf('?');

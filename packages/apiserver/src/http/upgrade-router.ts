@@ -4,6 +4,7 @@ import type { Duplex } from 'node:stream';
 import { PlatformError } from '@dsec/contract';
 import { Type } from 'typebox';
 import { WebSocketServer, type WebSocket } from 'ws';
+import { noteSubject } from '../audit/request-audit.ts';
 import { execStarted } from '../execs/exec-events.ts';
 import { joinExecSocket } from '../execs/exec-socket.ts';
 import type { PortOutcome } from '../ports/port-proxy.ts';
@@ -36,7 +37,8 @@ export async function followBySocket(
     const [, id, execId, query] = execPath.exec(request.url ?? '') ?? [];
     if (id === undefined || execId === undefined)
       throw new PlatformError('not_found', 'there is no such route for a WebSocket');
-    ({ keyId } = authenticate(services.keys, request.headers, 'write'));
+    noteSubject(request, { sandboxId: id, execId });
+    ({ keyId } = authenticate(services.keys, request, 'write'));
     const sandboxId = sandboxIdOf(services, id);
     if (request.headers.upgrade?.toLowerCase() !== 'websocket') {
       throw new PlatformError('invalid_argument', 'this route changes to the WebSocket protocol only', {

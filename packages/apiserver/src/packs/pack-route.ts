@@ -21,6 +21,7 @@ import { compileSchema } from '@dsec/kit';
 import type { WireStream } from '@dsec/native-link';
 import type { FastifyReply } from 'fastify';
 import { Type } from 'typebox';
+import { noteSubject } from '../audit/request-audit.ts';
 import { checkSandbox } from '../edge/answers.ts';
 import { composeImage } from '../environments/compose.ts';
 import { asPlatformError } from '../http/error-reply.ts';
@@ -74,6 +75,7 @@ export function packRoute(scopes: RouteScopes, services: Services): void {
       // The schema has checked it; its derived type has lost the names of literals.
       const request = body as PackRequest;
       const info = checkSandbox(await askEdge(services, reply.raw, 'sandbox.get', { sandboxId }), 'sandbox.get');
+      noteSubject(raw, { environment: request.name, detail: { kind: request.kind ?? 'workspace' } });
       const plan = planOf(services, request, info);
       const stream = await edge.open('sandbox.pack', {
         sandboxId,

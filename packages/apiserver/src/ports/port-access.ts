@@ -2,6 +2,7 @@
 import type { IncomingMessage } from 'node:http';
 import { requireRight, type Keys } from '@dsec/iam';
 import { PlatformError } from '@dsec/contract';
+import { setCredential, setPrincipal } from '../audit/request-audit.ts';
 import { KEY_HEADER, secretIn } from '../http/authentication.ts';
 import type { Services } from '../services.ts';
 import type { PortAddress } from './port-address.ts';
@@ -38,10 +39,12 @@ export function admit(services: Services, request: IncomingMessage, address: Por
   let keyId: string | undefined;
   if (token !== undefined) {
     checkPortToken(services.linkKey, address, token, services.clock.now());
+    setCredential(request, 'port-token');
   } else {
     if (secret === undefined)
       throw new PlatformError('unauthenticated', 'the request carries neither an API key nor a port token');
     const principal = services.keys.authenticate(secret);
+    setPrincipal(request, principal);
     requireRight(principal, 'write');
     ({ keyId } = principal);
   }

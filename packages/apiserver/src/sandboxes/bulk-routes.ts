@@ -1,6 +1,8 @@
 /** Routes of many sandboxes at once: one line for each, as it becomes ready or fails. */
+import type { IncomingMessage } from 'node:http';
 import { BulkCreateSchema, BulkStopSchema, PlatformError } from '@dsec/contract';
-import { checkBulkItem } from '../edge/answers.ts';
+import { noteSubject } from '../audit/request-audit.ts';
+import { checkBulkItem, type BulkItemAnswer } from '../edge/answers.ts';
 import { composeImage } from '../environments/compose.ts';
 import { NDJSON_TYPE, sendLines } from '../http/ndjson.ts';
 import { addRoute, type RouteScopes } from '../http/route.ts';
@@ -27,7 +29,9 @@ export function bulkRoutes(scopes: RouteScopes, services: Services): void {
         count,
         ...idempotencyOf(request.raw.headers, body),
       });
-      await sendLines(reply, clock, stream, (item) => checkBulkItem(item, 'sandbox.createMany'));
+      const ids = collectIds(request.raw);
+      noteSubject(request.raw, { environment: template.environment, detail: { count } });
+      await sendLines(reply, clock, stream, (item) => ids(checkBulkItem(item, 'sandbox.createMany')));
     },
   });
   addRoute(scopes, keys, {
@@ -37,7 +41,7 @@ export function bulkRoutes(scopes: RouteScopes, services: Services): void {
     right: 'write',
     body: BulkStopSchema,
     answers: { 200: NDJSON_TYPE },
-    handle: async ({ body, principal, reply }) => {
+    handle: async ({ body, principal, request, reply }) => {
       const { sandboxIds, metadata } = body;
       if ((sandboxIds === undefined) === (metadata === undefined)) {
         throw new PlatformError('invalid_argument', 'give either `sandboxIds` or `metadata`', {
@@ -46,7 +50,20 @@ export function bulkRoutes(scopes: RouteScopes, services: Services): void {
       }
       const which = sandboxIds === undefined ? { metadata } : { sandboxIds };
       const stream = await edge.open('sandbox.stopMany', { project: principal.project, ...which });
-      await sendLines(reply, clock, stream, (item) => checkBulkItem(item, 'sandbox.stopMany'));
+      const ids = collectIds(request.raw);
+      await sendLines(reply, clock, stream, (item) => ids(checkBulkItem(item, 'sandbox.stopMany')));
     },
   });
+}
+
+/** For the audit log: of which sandboxes there was good news, and of how many there was bad. */
+function collectIds(request: IncomingMessage): (item: BulkItemAnswer) => BulkItemAnswer {
+  const sandboxIds: string[] = [];
+  let failed = 0;
+  return (item) => {
+    if ('sandbox' in item) sandboxIds.push(item.sandbox.sandboxId);
+    else failed++;
+    noteSubject(request, { sandboxIds, ...(failed === 0 ? {} : { detail: { failed } }) });
+    return item;
+  };
 }

@@ -1,6 +1,14 @@
 /** Routes of the policy of a sandbox: shown to its project, changed by its owner. */
-import { PhaseRequestSchema, PolicySchema, PolicyUpdateSchema, type PolicyPrincipal } from '@dsec/contract';
+import {
+  PhaseRequestSchema,
+  PolicySchema,
+  PolicyUpdateSchema,
+  type Policy,
+  type PolicyPrincipal,
+} from '@dsec/contract';
 import { hasRight, type Principal } from '@dsec/iam';
+import type { IncomingMessage } from 'node:http';
+import { noteSubject } from '../audit/request-audit.ts';
 import { checkPolicy } from '../edge/answers.ts';
 import { addRoute, type RouteScopes } from '../http/route.ts';
 import type { Services } from '../services.ts';
@@ -11,6 +19,13 @@ const principalOf = (principal: Principal): PolicyPrincipal => ({
   ...edgePrincipal(principal),
   isBuilder: hasRight(principal, 'build'),
 });
+
+/** Which policy is in force from now on, for the audit log. */
+function noted(request: IncomingMessage, policy: Policy): Policy {
+  const { version, phase } = policy;
+  noteSubject(request, { detail: { version, ...(phase === null ? {} : { phase }) } });
+  return policy;
+}
 
 export function policyRoutes(scopes: RouteScopes, services: Services): void {
   const { keys } = services;
@@ -33,9 +48,9 @@ export function policyRoutes(scopes: RouteScopes, services: Services): void {
     right: 'write',
     body: PolicyUpdateSchema,
     answers: { 200: PolicySchema },
-    handle: async ({ params, body, principal, reply }) => {
+    handle: async ({ params, body, principal, request, reply }) => {
       const asked = { sandboxId: sandboxIdOf(services, params.id), principal: principalOf(principal), update: body };
-      return checkPolicy(await askEdge(services, reply.raw, 'policy.set', asked), 'policy.set');
+      return noted(request.raw, checkPolicy(await askEdge(services, reply.raw, 'policy.set', asked), 'policy.set'));
     },
   });
   addRoute(scopes, keys, {
@@ -46,9 +61,9 @@ export function policyRoutes(scopes: RouteScopes, services: Services): void {
     right: 'write',
     body: PhaseRequestSchema,
     answers: { 200: PolicySchema },
-    handle: async ({ params, body, principal, reply }) => {
+    handle: async ({ params, body, principal, request, reply }) => {
       const asked = { sandboxId: sandboxIdOf(services, params.id), principal: principalOf(principal), request: body };
-      return checkPolicy(await askEdge(services, reply.raw, 'policy.phase', asked), 'policy.phase');
+      return noted(request.raw, checkPolicy(await askEdge(services, reply.raw, 'policy.phase', asked), 'policy.phase'));
     },
   });
 }

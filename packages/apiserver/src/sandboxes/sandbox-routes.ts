@@ -18,6 +18,7 @@ import {
   ProcessesSchema,
   SandboxPageSchema,
 } from '../edge/answers.ts';
+import { noteSubject } from '../audit/request-audit.ts';
 import { composeImage } from '../environments/compose.ts';
 import { fingerprintOf, idempotencyKeyIn } from '../fingerprint.ts';
 import { resetOnClose } from '../http/ndjson.ts';
@@ -88,6 +89,7 @@ export function sandboxRoutes(scopes: RouteScopes, services: Services): void {
     answers: { 201: SandboxSchema },
     handle: async ({ body, principal, request, reply }) => {
       const create: CreateSandbox = body;
+      noteSubject(request.raw, { environment: create.environment });
       const image = composeImage(environments, create);
       const answer = await ask(reply.raw, 'sandbox.create', {
         principal: edgePrincipal(principal),
@@ -95,7 +97,9 @@ export function sandboxRoutes(scopes: RouteScopes, services: Services): void {
         image,
         ...idempotencyOf(request.raw.headers, create),
       });
-      return reply.code(201).send(checkSandbox(answer, 'sandbox.create'));
+      const made = checkSandbox(answer, 'sandbox.create');
+      noteSubject(request.raw, { sandboxId: made.sandboxId });
+      return reply.code(201).send(made);
     },
   });
   addRoute(scopes, keys, {

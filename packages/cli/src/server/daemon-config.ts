@@ -17,6 +17,8 @@ export interface DaemonSettings {
   readonly data: DataDirectory;
   readonly listen: ListenAddress;
   readonly adminKeySha256: string;
+  /** Of what the apiserver proves itself to the edge with. */
+  readonly apiserverKeySha256: string;
   /** Most sandboxes at once. @default what launcher and edge take */
   readonly maxSandboxes: number | undefined;
   /** Sandboxes made ahead of any create. @default what the launcher takes */
@@ -154,11 +156,12 @@ export async function resolverArgv(
 
 export async function edgeArgv(
   parts: Installation,
-  { data, maxSandboxes, blob }: DaemonSettings,
+  { data, apiserverKeySha256, maxSandboxes, blob }: DaemonSettings,
   sandboxNetwork: NodeNetwork,
 ): Promise<Argv> {
   const config = {
     socket: data.edgeSocket,
+    apiserverKeySha256,
     launcherSocket: data.launcherSocket,
     sandboxSockets: data.sandboxSockets,
     packerSocket: data.packerSocket,
@@ -202,6 +205,8 @@ export async function apiserverArgv(parts: Installation, settings: DaemonSetting
     store: data.store,
     idKeyFile: data.idKey,
     linkKeyFile: data.linkKey,
+    auditDirectory: data.auditDirectory,
+    edgeKeyFile: data.edgeKey,
     adminKeySha256,
     ...APISERVER_USER,
   };

@@ -17,6 +17,7 @@ export const RESOLVER_USER = { uid: 64_804, gid: 64_804 } as const;
 
 const ID_KEY_BYTES = 32;
 const LINK_KEY_BYTES = 32;
+const EDGE_KEY_BYTES = 32;
 const ADMIN_KEY_BYTES = 24;
 /** How a secret of an API key begins, so that scanners for leaked secrets know it. */
 const ADMIN_KEY_PREFIX = 'dsec_';
@@ -116,6 +117,17 @@ export class DataDirectory {
   get store(): string {
     return join(this.path, 'state/api/store.db');
   }
+  get auditDirectory(): string {
+    return join(this.path, 'state/api/audit');
+  }
+  /** How the audit log ended when root looked last whether it is whole. */
+  get auditHead(): string {
+    return join(this.path, 'keys/audit.head');
+  }
+  /** What the apiserver proves itself to the edge with. */
+  get edgeKey(): string {
+    return join(this.path, 'keys/edge.key');
+  }
   get idKey(): string {
     return join(this.path, 'keys/id.key');
   }
@@ -139,7 +151,7 @@ export class DataDirectory {
 export async function prepareDataDirectory(
   data: DataDirectory,
   random: Random,
-): Promise<{ readonly adminKeySha256: string }> {
+): Promise<{ readonly adminKeySha256: string; readonly apiserverKeySha256: string }> {
   await mkdir(data.path, { recursive: true, mode: 0o755 });
   // The daemons, which are not root's, have to get through to what is theirs.
   await chmod(data.path, ((await stat(data.path)).mode & 0o7777) | 0o111);
@@ -174,12 +186,15 @@ export async function prepareDataDirectory(
     owner: { uid: EDGE_USER.uid, gid: APISERVER_USER.gid },
   });
   await keep(data.linkKey, () => random.bytes(LINK_KEY_BYTES), { mode: 0o400, owner: APISERVER_USER });
+  const edgeKey = await keep(data.edgeKey, () => random.bytes(EDGE_KEY_BYTES), { mode: 0o400, owner: APISERVER_USER });
   const adminKey = await keep(
     data.adminKey,
     () => Buffer.from(ADMIN_KEY_PREFIX + random.bytes(ADMIN_KEY_BYTES).toString('hex')),
     { mode: 0o600, owner: root },
   );
-  return { adminKeySha256: createHash('sha256').update(adminKey).digest('hex') };
+  const sha256 = (content: string | Buffer): string => createHash('sha256').update(content).digest('hex');
+  // It is sent as text.
+  return { adminKeySha256: sha256(adminKey), apiserverKeySha256: sha256(edgeKey.toString('hex')) };
 }
 
 /** The secret of the first API key, for the CLI on this machine; undefined when this user may not read it. */

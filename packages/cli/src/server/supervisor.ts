@@ -108,7 +108,7 @@ export class Supervisor implements AsyncDisposable {
     await checkBuilt(installation.launcher, installation.aether, installation.layerd, installation.publisher);
     await using resources = new AsyncDisposableStack();
     parts.onStep(`preparing ${data.path}`);
-    const { adminKeySha256 } = await prepareDataDirectory(data, parts.random);
+    const { adminKeySha256, apiserverKeySha256 } = await prepareDataDirectory(data, parts.random);
     const stop = new AbortController();
     resources.use(await holdControl(network, data, () => stop.abort()));
     const blob = await useStore(options, parts);
@@ -152,7 +152,7 @@ export class Supervisor implements AsyncDisposable {
     const start = (name: string, argv: Argv, isReady: IsReady, account = {}): Promise<void> =>
       startFor(resources, name, argv, isReady, account);
     const { maxSandboxes, poolBlanks } = options;
-    const settings = { data, listen, adminKeySha256, maxSandboxes, poolBlanks, blob };
+    const settings = { data, listen, adminKeySha256, apiserverKeySha256, maxSandboxes, poolBlanks, blob };
     if (blob !== undefined) {
       const isReady: IsReady = (signal) => listening(clock, network, data.layerdSocket, signal);
       await start('layerd', layerdArgv(installation, options, blob), isReady, accountVariables(blob));

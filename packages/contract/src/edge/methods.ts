@@ -49,8 +49,28 @@ export type PolicyPrincipal = Static<typeof PolicyPrincipalSchema>;
 
 const SandboxParams = Type.Object({ sandboxId: SandboxIdSchema }, closed);
 
+/**
+ * What somebody asked the edge for on a connection on which no apiserver has proved itself: the permissions of the socket let it in, and nothing of it is in
+ * the audit log otherwise.
+ */
+export const StrangerOperationSchema = Type.Object(
+  {
+    atMs: Type.Integer(),
+    method: Type.String({ maxLength: 64 }),
+    sandboxId: Type.Optional(Type.String({ maxLength: 64 })),
+    claimedKeyId: Type.Optional(Type.String({ maxLength: 64 })),
+    missed: Type.Integer({ minimum: 0, description: 'So many came before it that are not told.' }),
+  },
+  closed,
+);
+export type StrangerOperation = Static<typeof StrangerOperationSchema>;
+
 /** Params of each method of the edge itself. */
 export const edgeParams = {
+  /** ok {}: from now on this connection is of the apiserver, which has the secret alone. `permission_denied` otherwise */
+  'edge.prove': Type.Object({ secret: Type.String({ maxLength: 128 }) }, closed),
+  /** MESSAGE StrangerOperation ...: those of before that nobody was told of, and what comes; ends by RESET. For a proved connection */
+  'edge.strangers': Type.Object({}, closed),
   /** ok EdgeStatus */
   'edge.info': Type.Object({}, closed),
   /** ok SandboxInfo, when the first exec works. `count` is absent: one sandbox. */
