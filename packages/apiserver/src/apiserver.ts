@@ -30,14 +30,14 @@ export interface Surroundings {
 /** Opens the store, the connection to the edge and the listener; returns the port. */
 export async function startApiserver(config: ApiserverConfig, surroundings: Surroundings): Promise<number> {
   const { clock, random, network, logger, scope } = surroundings;
-  const store = scope.own('store', EmbeddedStore.open({ path: config.store }));
-  const keys = await Keys.open({ store, clock, random, scope, adminKeySha256: config.adminKeySha256 });
   const linkKey = new LinkKey(readKey(config.linkKeyFile, 'linkKeyFile'));
   const log = scope.own('audit log', await openAudit(config, surroundings));
   const audit = scope.own(
     'audit',
     new RequestAudit({ log, clock, random, digest: new CommandDigest(linkKey.commandKey) }),
   );
+  const store = scope.own('store', EmbeddedStore.open({ path: config.store }));
+  const keys = await Keys.open({ store, clock, random, scope, adminKeySha256: config.adminKeySha256 });
   const environments = await Environments.open({ store, clock, scope });
   const { edgeSocket: socket, edgeKeyFile } = config;
   const proof = edgeKeyFile === undefined ? undefined : readKey(edgeKeyFile, 'edgeKeyFile').toString('hex');
@@ -47,9 +47,9 @@ export async function startApiserver(config: ApiserverConfig, surroundings: Surr
     clock,
     random,
     logger,
+    audit,
     keys,
     environments,
-    audit,
     edge,
     ids: new SandboxIds(readKey(config.idKeyFile, 'idKeyFile')),
     edgeNumber: config.edge,
@@ -65,13 +65,6 @@ export async function startApiserver(config: ApiserverConfig, surroundings: Surr
   return await app.listen(config.host, config.port);
 }
 
-function readKey(file: string, field: string): Buffer {
-  try {
-    return readFileSync(file);
-  } catch (cause) {
-    throw new PlatformError('config_invalid', `the key file of ${field} cannot be read`, { details: { field }, cause });
-  }
-}
 async function openAudit(config: ApiserverConfig, { clock, logger }: Surroundings): Promise<AuditLog> {
   const { auditDirectory: directory, auditFileBytes: fileBytes, auditFiles: files } = config;
   return await AuditLog.open({
@@ -83,3 +76,10 @@ async function openAudit(config: ApiserverConfig, { clock, logger }: Surrounding
   });
 }
 
+function readKey(file: string, field: string): Buffer {
+  try {
+    return readFileSync(file);
+  } catch (cause) {
+    throw new PlatformError('config_invalid', `the key file of ${field} cannot be read`, { details: { field }, cause });
+  }
+}

@@ -108,8 +108,8 @@ export async function buildApp(
     });
     done();
   });
-  await prepare(fastify);
   auditRequests(fastify, services.audit);
+  await prepare(fastify);
   await addRoutes(fastify, services);
   await fastify.ready();
 
@@ -167,9 +167,9 @@ async function addRoutes(fastify: FastifyInstance, services: Services): Promise<
       usageRoutes(scopes, services);
       releaseRoute(scopes, services);
       keyRoutes(scopes, services);
+      auditRoutes(scopes, services);
       await Promise.resolve();
     });
-      auditRoutes(scopes, services);
   });
   methods.finish();
 }

@@ -27,12 +27,6 @@ export const ApiserverConfigSchema = Type.Object(
     store: Type.String({ ...file, description: 'File of the keys and environments.' }),
     idKeyFile: Type.String({ ...file, description: 'The key that sandbox ids are checked with.' }),
     linkKeyFile: Type.String({ ...file, description: 'The key of signed links, port tokens and idempotent execs.' }),
-    adminKeySha256: Type.String({
-      pattern: '^[0-9a-f]{64}$',
-      description: 'sha256 of the first API key, which exists before any other does.',
-    }),
-    ...daemonConfig('apiserver'),
-  },
     auditDirectory: Type.String({ ...file, description: 'Directory of the audit log.' }),
     auditFileBytes: Type.Optional(
       Type.Integer({
@@ -49,6 +43,12 @@ export const ApiserverConfigSchema = Type.Object(
         description: 'What this apiserver proves itself to the edge with. Default: the edge tells nobody apart.',
       }),
     ),
+    adminKeySha256: Type.String({
+      pattern: '^[0-9a-f]{64}$',
+      description: 'sha256 of the first API key, which exists before any other does.',
+    }),
+    ...daemonConfig('apiserver'),
+  },
   { additionalProperties: false },
 );
 export type ApiserverConfig = Static<typeof ApiserverConfigSchema>;
