@@ -23,8 +23,8 @@ fi
 # egressd, which sets up the packet filter with nftables.
 packages="btrfs-progs ca-certificates clang gcc iproute2 libc6-dev make mmdebstrap nftables util-linux"
 # erofs-utils judges the EROFS writer, crun and runc are what the benchmarks compare with, openssl makes certificates,
-# docker-registry is what images are pulled from, and skopeo fills it; curl tries the gate.
-[ "${1:-}" = --to-use ] || packages="$packages crun curl docker-registry erofs-utils openssl runc skopeo"
+# docker-registry is what images are pulled from, and skopeo fills it; curl tries the gate; xfsprogs makes a filesystem that sandboxes attack.
+[ "${1:-}" = --to-use ] || packages="$packages crun curl docker-registry erofs-utils openssl runc skopeo xfsprogs"
 
 missing=""
 for package in $packages; do

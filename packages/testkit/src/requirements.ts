@@ -2,7 +2,17 @@ import { envVariable } from '@dsec/kit';
 import { accessSync, constants, readFileSync } from 'node:fs';
 
 /** What a suite may need of its machine. */
-export type Requirement = 'root' | 'btrfs' | 'erofs' | 'overlay' | 'cgroup' | 'egress' | 'crun' | 'runc' | 'docker';
+export type Requirement =
+  | 'root'
+  | 'btrfs'
+  | 'erofs'
+  | 'overlay'
+  | 'cgroup'
+  | 'egress'
+  | 'crun'
+  | 'runc'
+  | 'docker'
+  | 'xfs';
 
 const PROGRAM_DIRECTORIES = ['/usr/local/sbin', '/usr/local/bin', '/usr/sbin', '/usr/bin', '/sbin', '/bin'];
 
@@ -31,6 +41,8 @@ function isPresent(requirement: Requirement): boolean {
       return canWrite('/sys/fs/cgroup/memory') || canWrite('/sys/fs/cgroup/cgroup.procs');
     case 'egress':
       return isProgram('nft') && /\tbpf$/m.test(readFileSync('/proc/filesystems', 'utf8'));
+    case 'xfs':
+      return isProgram('mkfs.xfs') && /\txfs$/m.test(readFileSync('/proc/filesystems', 'utf8'));
     case 'crun':
     case 'runc':
       return isProgram(requirement);

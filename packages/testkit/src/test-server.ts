@@ -33,6 +33,8 @@ export interface TestServerOptions {
   readonly data?: string;
   /** Size of its volume. @default '64G', sparse */
   readonly volumeSize?: string;
+  /** A directory for what sandboxes write, instead of a volume of its own. @default none */
+  readonly volume?: string;
   /** Servers of one host share its uids, and each takes those of so many sandboxes. @default 1024 */
   readonly maxSandboxes?: number;
   /** Sandboxes made ahead of any create. @default that of `dsec up` */
@@ -97,6 +99,7 @@ export class TestServer implements AsyncDisposable {
       '--network': options.network === true ? NETWORK : 'none',
     };
     const limitArgs = Object.entries(limits).flatMap(([option, value]) => [option, String(value)]);
+    if (options.volume !== undefined) limitArgs.push('--volume', options.volume);
     if (options.blob !== undefined) limitArgs.push('--blob', options.blob);
     if (options.services !== undefined) limitArgs.push('--services', options.services);
     const argv = cliArgv('up', '--data', data, '--listen', '127.0.0.1:0', ...limitArgs);
