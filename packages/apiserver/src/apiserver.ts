@@ -6,6 +6,8 @@ import type { Clock, Logger, Network, Random, Scope } from '@dsec/kit';
 import { Keys } from '@dsec/iam';
 import { EmbeddedStore } from '@dsec/store';
 import { buildApp } from './app.ts';
+import { readWebhook } from './behaviour/read-webhook.ts';
+import { Webhook } from './behaviour/webhook.ts';
 import { AuditLog } from './audit/audit-log.ts';
 import { RequestAudit } from './audit/request-audit.ts';
 import { CommandDigest } from './audit/request-subject.ts';
@@ -56,6 +58,11 @@ export async function startApiserver(config: ApiserverConfig, surroundings: Surr
     linkKey,
     publicUrl: config.publicUrl,
   });
+  if (config.webhookFile !== undefined) {
+    const settings = readWebhook(config.webhookFile);
+    const webhook = new Webhook({ settings, edge, store, clock, random, logger });
+    scope.run('webhook', (signal) => webhook.run(signal));
+  }
   if (config.socket !== undefined) {
     scope.own('local socket', await network.listenUnix(config.socket, (connection) => app.serve(connection)));
     await chmod(config.socket, SOCKET_MODE);

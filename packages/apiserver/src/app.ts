@@ -5,6 +5,7 @@ import Fastify, { type FastifyError, type FastifyInstance, type FastifyReply, ty
 import { auditRequests } from './audit/audit-hooks.ts';
 import { auditRoutes } from './audit/audit-routes.ts';
 import { principalOf } from './audit/request-audit.ts';
+import { behaviourRoutes } from './behaviour/behaviour-routes.ts';
 import { changesRoute } from './packs/changes-route.ts';
 import { packRoute } from './packs/pack-route.ts';
 import { bulkRoutes } from './sandboxes/bulk-routes.ts';
@@ -154,6 +155,7 @@ async function addRoutes(fastify: FastifyInstance, services: Services): Promise<
       healthRoutes(scopes, services);
       sandboxRoutes(scopes, services);
       policyRoutes(scopes, services);
+      behaviourRoutes(scopes, services);
       bulkRoutes(scopes, services);
       execRoutes(scopes, services);
       stdinRoute(scopes, services);

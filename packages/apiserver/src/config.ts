@@ -26,6 +26,12 @@ export const ApiserverConfigSchema = Type.Object(
     edgeSocket: Type.String(file),
     store: Type.String({ ...file, description: 'File of the keys and environments.' }),
     idKeyFile: Type.String({ ...file, description: 'The key that sandbox ids are checked with.' }),
+    webhookFile: Type.Optional(
+      Type.String({
+        ...file,
+        description: 'Where the behaviour of sandboxes is posted to, and what signs it. Default: nowhere.',
+      }),
+    ),
     linkKeyFile: Type.String({ ...file, description: 'The key of signed links, port tokens and idempotent execs.' }),
     auditDirectory: Type.String({ ...file, description: 'Directory of the audit log.' }),
     auditFileBytes: Type.Optional(

@@ -18,3 +18,4 @@ export * from './public/pack.ts';
 export * from './public/policy.ts';
 export * from './public/port.ts';
 export * from './public/sandbox.ts';
+export * from './webhook.ts';

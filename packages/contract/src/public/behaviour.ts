@@ -76,7 +76,8 @@ const subject = {
 } as const;
 
 /** Where a stream of events stands. */
-export const BehaviourCursorSchema = Type.String({ pattern: '^[0-9a-z]{1,12}-[0-9a-z]{1,12}$' });
+export const behaviourCursorPattern = '^[0-9a-z]{1,12}-[0-9a-z]{1,12}$';
+export const BehaviourCursorSchema = Type.String({ pattern: behaviourCursorPattern });
 
 export const BehaviourEventSchema = Type.Object(
   {
