@@ -1,14 +1,27 @@
 /** The way to egressd: one connection, made when it is needed and again when it was lost. */
 import { PlatformError } from '@dsec/contract';
-import type { Clock, Network } from '@dsec/kit';
-import { EgressClient, WireClient, type EgressPin, type EgressPolicy } from '@dsec/native-link';
+import type { Clock, Logger, Network } from '@dsec/kit';
+import {
+  EgressClient,
+  WireClient,
+  type CausingProcess,
+  type Denial,
+  type EgressPin,
+  type EgressPolicy,
+  type GateRefusal,
+} from '@dsec/native-link';
+import { EVENTS_PAUSE_MS } from './dns/bounds.ts';
+import type { Asker, Owners } from './events.ts';
 import type { Pin, PinSink } from './pin-sink.ts';
 import type { CompiledPolicy } from './policy/compile.ts';
+import type { RefusedConnect } from './refusal.ts';
 import type { SandboxAddresses } from './sandbox-network.ts';
 import type { KernelPolicy, PolicySink } from './sandboxes.ts';
 
 /** A policy of thousands of rules is written into the kernel in milliseconds; beyond this something hangs. */
 const CALL_MS = 5000;
+/** What nobody waits for but an event. */
+const OWNER_MS = 2000;
 
 export interface EgressLinkOptions {
   readonly network: Network;
@@ -17,9 +30,20 @@ export interface EgressLinkOptions {
   readonly socket: string;
   /** A connection that was there is lost: the egressd that comes next knows less than this one. */
   readonly onLost: () => void;
+  /** It was refused by the kernel or the gate. */
+  readonly onRefused: (refused: RefusedConnect, by: Causing) => void;
+  /** So many events were not told. */
+  readonly onMissed: (count: number) => void;
+  readonly logger: Logger;
 }
 
-export class EgressLink implements PinSink, PolicySink, AsyncDisposable {
+export interface Causing {
+  /** How many it stands for. */
+  readonly count: number;
+  readonly process: CausingProcess | undefined;
+}
+
+export class EgressLink implements PinSink, PolicySink, Owners, AsyncDisposable {
   readonly #options: EgressLinkOptions;
   #wire: Promise<WireClient> | undefined;
   #isClosed = false;
@@ -55,6 +79,12 @@ export class EgressLink implements PinSink, PolicySink, AsyncDisposable {
     return (await client.uplinkList({ timeoutMs: CALL_MS })).map(({ id }) => id);
   }
 
+  /** Asks only where there is a connection: without one there is no egressd that could know. */
+  async owner(sandbox: string, asker: Asker): Promise<CausingProcess | undefined> {
+    const wire = await this.#wire;
+    return wire === undefined ? undefined : await new EgressClient(wire).owner(sandbox, asker, { timeoutMs: OWNER_MS });
+  }
+
   async [Symbol.asyncDispose](): Promise<void> {
     this.#isClosed = true;
     const wire = await this.#wire?.catch(() => undefined);
@@ -71,7 +101,7 @@ export class EgressLink implements PinSink, PolicySink, AsyncDisposable {
     const { network, clock, socket } = this.#options;
     try {
       const connection = await network.connectUnix(socket);
-      return WireClient.connect(connection, {
+      const wire = WireClient.connect(connection, {
         role: 'resolver',
         clock,
         onClose: () => {
@@ -79,12 +109,59 @@ export class EgressLink implements PinSink, PolicySink, AsyncDisposable {
           if (!this.#isClosed) this.#options.onLost();
         },
       });
+      this.#follow(wire).catch((error: unknown) => this.#options.logger.error('resolver.fault', { error }));
+      return wire;
     } catch (error) {
       this.#wire = undefined;
       throw error;
     }
   }
+
+  /** Hears what egressd and the gate refuse, as long as the connection lives. */
+  async #follow(wire: WireClient): Promise<void> {
+    const { clock, logger, onRefused, onMissed } = this.#options;
+    let isOver = false;
+    const closed = wire.closed.then(() => {
+      isOver = true;
+    });
+    const isDone = (): boolean => isOver || this.#isClosed;
+    while (!isDone()) {
+      try {
+        for await (const { denied, refused, lost } of new EgressClient(wire).events()) {
+          if (lost !== undefined) onMissed(lost);
+          if (denied !== undefined) onRefused(deniedOf(denied), { count: denied.count, process: denied.process });
+          if (refused !== undefined) {
+            onRefused(refusedOf(refused), { count: refused.missed + 1, process: refused.process });
+          }
+        }
+      } catch (error) {
+        if (isDone() || (PlatformError.is(error) && error.code === 'connection_lost')) return;
+        logger.warn('egress.events', { outcome: 'failed', error });
+      }
+      // What was not understood would not be at once either.
+      await Promise.race([closed, clock.sleep(EVENTS_PAUSE_MS)]);
+    }
+  }
 }
+
+const deniedOf = ({ id, reason, protocol, address, port }: Denial): RefusedConnect => ({
+  id,
+  kind: 'connect',
+  reason,
+  ...(protocol === null ? {} : { protocol }),
+  ...(address === null ? {} : { address }),
+  ...(protocol === 'tcp' || protocol === 'udp' ? { port } : {}),
+});
+
+const refusedOf = ({ id, reason, name, address, port }: GateRefusal): RefusedConnect => ({
+  id,
+  kind: 'connect',
+  reason,
+  protocol: 'tcp',
+  address,
+  port,
+  ...(name === undefined ? {} : { name }),
+});
 
 const pinOf = ({ address, name, ttlMs, ranges }: Pin): EgressPin => ({ address, name, ttlMs, ranges });
 

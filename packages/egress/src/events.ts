@@ -1,39 +1,22 @@
-/** What was refused to sandboxes, told to whoever listens, within a budget for each sandbox. */
+/** What was refused to sandboxes, told to whoever listens, with the process that caused it: within a budget for each sandbox, and what is alike as one. */
 import { BoundedQueue, type Clock } from '@dsec/kit';
-import { EVENT_BURST, EVENTS_PER_SECOND, MAX_WAITING_EVENTS } from './dns/bounds.ts';
+import type { CausingProcess } from '@dsec/native-link';
+import { EVENT_BURST, EVENTS_PER_SECOND, MAX_ASKED_OWNERS, MAX_WAITING_EVENTS } from './dns/bounds.ts';
 import { TokenBucket } from './dns/token-bucket.ts';
+import { GatheredEvents } from './gathered-events.ts';
+import type { Refusal, RefusalEvent, RefusedConnect } from './refusal.ts';
 
-export type RefusalReason =
-  /** No rule allows the name. */
-  | 'name'
-  /** The name is allowed, but not records of this type. */
-  | 'type'
-  /** More questions than the sandbox may ask. */
-  | 'rate'
-  /** More different names below a wildcard than there may be. */
-  | 'wildcard'
-  /** The answer pointed where the sandbox may not go, such as to a private network. */
-  | 'address'
-  /** More addresses than may be open at once. */
-  | 'pins'
-  /** No well-formed question. */
-  | 'malformed'
-  /** A service refused a request, such as for a version that is too new. */
-  | 'service';
-
-export interface Refusal {
-  readonly sandbox: string;
-  /** The name that was asked for, or what of a service. */
-  readonly name: string;
-  /** The type of the record as its number; absent where there is none. */
-  readonly type?: number;
-  readonly reason: RefusalReason;
+/** The end of a socket from which a sandbox has asked something. */
+export interface Asker {
+  readonly protocol: 'udp' | 'tcp';
+  readonly address: string;
+  readonly port: number;
 }
 
-export interface RefusalEvent extends Refusal {
-  readonly atMs: number;
-  /** Refusals of this sandbox since its last event that were more than its budget. */
-  readonly missed: number;
+/** Knows which process is behind a socket. */
+export interface Owners {
+  /** Undefined when nobody knows. */
+  owner(sandbox: string, asker: Asker): Promise<CausingProcess | undefined>;
 }
 
 /** The budget of one sandbox. */
@@ -58,17 +41,22 @@ export class EventBudget {
 }
 
 export interface Subscription extends Disposable, AsyncIterable<RefusalEvent> {
-  /** Events that did not fit since this was asked last: the listener was slow. */
+  /** Events that did not come here since this was asked last: the listener was slow, or the resolver. */
   takeLost(): number;
 }
 
-export class Events {
+export class Events implements Disposable {
   readonly #clock: Clock;
+  readonly #owners: Owners;
+  readonly #gathered: GatheredEvents;
   readonly #listeners = new Set<{ readonly queue: BoundedQueue<RefusalEvent>; lost: number }>();
   #refused = 0;
+  #asked = 0;
 
-  constructor(clock: Clock) {
+  constructor(clock: Clock, owners: Owners) {
     this.#clock = clock;
+    this.#owners = owners;
+    this.#gathered = new GatheredEvents(clock, (event) => this.#tell(event));
   }
 
   /** All refusals since the beginning, told or not. */
@@ -76,12 +64,36 @@ export class Events {
     return this.#refused;
   }
 
-  refuse(refusal: Refusal, budget: EventBudget): void {
+  /** Of what was refused here. It is told when its process is known. */
+  refuse(refusal: Refusal, budget: EventBudget, asker: Asker): void {
     this.#refused += 1;
     const missed = budget.spend();
-    if (missed === undefined) return;
-    const event = { ...refusal, atMs: this.#clock.now(), missed };
-    for (const listener of this.#listeners) if (!listener.queue.tryPush(event)) listener.lost += 1;
+    if (missed === undefined || this.#listeners.size === 0) return;
+    const event = { ...refusal, atMs: this.#clock.now(), count: missed + 1 };
+    if (this.#asked >= MAX_ASKED_OWNERS) {
+      this.#gathered.add(event);
+      return;
+    }
+    this.#asked += 1;
+    const tell = (process?: CausingProcess): void => {
+      this.#asked -= 1;
+      this.#gathered.add(process === undefined ? event : { ...event, process });
+    };
+    // An egressd that is away knows nobody.
+    this.#owners.owner(refusal.id, asker).then(tell, () => tell());
+  }
+
+  /** Of what was refused elsewhere, within budgets there; `count` is what it stands for. */
+  connectRefused(refused: RefusedConnect, count: number, process: CausingProcess | undefined): void {
+    this.#refused += count;
+    if (this.#listeners.size === 0) return;
+    const event = { ...refused, atMs: this.#clock.now(), count };
+    this.#gathered.add(process === undefined ? event : { ...event, process });
+  }
+
+  /** So many events never came here. */
+  lose(count: number): void {
+    for (const listener of this.#listeners) listener.lost += count;
   }
 
   /** From now on. */
@@ -100,5 +112,13 @@ export class Events {
         listener.queue.close();
       },
     };
+  }
+
+  [Symbol.dispose](): void {
+    this.#gathered[Symbol.dispose]();
+  }
+
+  #tell(event: RefusalEvent): void {
+    for (const listener of this.#listeners) if (!listener.queue.tryPush(event)) listener.lost += 1;
   }
 }

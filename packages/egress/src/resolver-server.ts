@@ -17,7 +17,7 @@ const params = {
   'policy.remove': compileSchema(Type.Object({ sandbox }, closed)),
   /** ok {sandboxes: [id]}: those that have a device. */
   'policy.list': compileSchema(Type.Object({}, closed)),
-  /** MESSAGE {refused: RefusalEvent} ..., {lost: n} when the listener was slow; ends by RESET. */
+  /** MESSAGE {event: RefusalEvent, lost?} ...; `lost` were not told before it. Ends by RESET. */
   events: compileSchema(Type.Object({}, closed)),
   /** ok {address4, services, sandboxes, cachedNames, refused} */
   'resolver.info': compileSchema(Type.Object({}, closed)),
@@ -82,10 +82,9 @@ export class ResolverServer {
     const onAbort = (): void => subscription[Symbol.dispose]();
     stream.signal.addEventListener('abort', onAbort, { once: true });
     if (stream.signal.aborted) onAbort();
-    for await (const refused of subscription) {
+    for await (const event of subscription) {
       const lost = subscription.takeLost();
-      if (lost > 0) await stream.message({ lost });
-      await stream.message({ refused });
+      await stream.message(lost > 0 ? { event, lost } : { event });
     }
     return {};
   }

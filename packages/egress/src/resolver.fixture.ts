@@ -8,13 +8,17 @@ import {
   ResolverClient,
   serve,
   WireClient,
+  type CausingProcess,
+  type EgressEvent,
   type EgressPin,
   type EgressPolicy,
   type WireServer,
+  type WireServerStream,
 } from '@dsec/native-link';
 import { decode, encode, type DecodedPacket, type Packet } from 'dns-packet';
 import type { ResolverConfig } from './config.ts';
 import { NameServer, type Script } from './dns/name-server.fixture.ts';
+import type { Asker } from './events.ts';
 import { bindSockets, startResolver } from './resolver.ts';
 import type { Service } from './services/service.ts';
 
@@ -37,6 +41,12 @@ export class EgressdDouble implements AsyncDisposable {
   readonly uplinks = new Map<string, { readonly address4: string; readonly address6: string; generation: number }>();
   readonly policies: ToldPolicy[] = [];
   readonly pins: ToldPins[] = [];
+  /** Who has sent from a port, by `PROTOCOL ADDRESS PORT`. */
+  readonly owners = new Map<string, CausingProcess>();
+  /** How often that was asked. */
+  ownersAsked = 0;
+  /** Whoever hears what is denied. */
+  readonly listeners = new Set<WireServerStream>();
   /** Called before a method is answered; what it throws is the answer. */
   onCall: (method: string) => Promise<void> = () => Promise.resolve();
   readonly #connections = new Set<WireServer>();
@@ -46,7 +56,7 @@ export class EgressdDouble implements AsyncDisposable {
   static async listen(path: string, clock: Clock): Promise<EgressdDouble> {
     const own = new EgressdDouble();
     const listener = await network.listenUnix(path, (connection) => {
-      const wire = serve(connection, (method, params) => own.#answer(method, params), {
+      const wire = serve(connection, (method, params, events) => own.#answer(method, params, events), {
         role: 'egressd',
         clock,
         onFault: () => undefined,
@@ -63,12 +73,17 @@ export class EgressdDouble implements AsyncDisposable {
     for (const wire of this.#connections) wire.fail(new PlatformError('connection_lost', 'broken by the test'));
   }
 
+  /** Tells it to who listens. */
+  async tell(event: EgressEvent): Promise<void> {
+    for (const listener of this.listeners) await listener.message(event);
+  }
+
   async [Symbol.asyncDispose](): Promise<void> {
     this.breakAll();
     await this.#close();
   }
 
-  async #answer(method: string, params: object): Promise<unknown> {
+  async #answer(method: string, params: object, stream: WireServerStream): Promise<unknown> {
     await this.onCall(method);
     const { id } = params as { readonly id: string };
     const uplink = this.uplinks.get(id);
@@ -102,6 +117,20 @@ export class EgressdDouble implements AsyncDisposable {
         this.pins.push(told);
         return { pins: told.pins.length };
       }
+      case 'owner': {
+        this.ownersAsked += 1;
+        const { protocol, address, port } = params as Asker;
+        const process = this.owners.get(`${protocol} ${address} ${port}`);
+        return process === undefined ? {} : { process };
+      }
+      case 'events': {
+        this.listeners.add(stream);
+        const { promise, resolve } = Promise.withResolvers<undefined>();
+        stream.signal.addEventListener('abort', () => resolve(undefined), { once: true });
+        await promise;
+        this.listeners.delete(stream);
+        return {};
+      }
       default:
         throw new PlatformError('unknown_method', `no method ${method}`);
     }
@@ -123,6 +152,8 @@ export interface ResolverFixture extends AsyncDisposable {
   readonly logger: MemoryLogger;
   readonly dnsPort: number;
   readonly servicePort: number;
+  /** Another connection of an edge. */
+  connect(): Promise<WireClient>;
   /** Puts a policy in force; the sandbox's address. */
   allow(sandbox: string, policy: NetworkPolicyRequest): Promise<string>;
   /** Asks over UDP from an address of a sandbox; undefined when no answer comes in time. */
@@ -158,7 +189,9 @@ export async function startFixture(options: ResolverFixtureOptions): Promise<Res
   const sockets = await bindSockets(config, environment, services);
   const servers = { list: () => Promise.resolve([upstream.peer]) };
   cleanup.use(await startResolver({ ...environment, config, sockets, services, servers }));
-  const edge = cleanup.use(WireClient.connect(await network.connectUnix(config.socket), { role: 'edge', clock }));
+  const connect = async (): Promise<WireClient> =>
+    WireClient.connect(await network.connectUnix(config.socket), { role: 'edge', clock });
+  const edge = cleanup.use(await connect());
   const client = new ResolverClient(edge);
   const dnsPort = sockets.dns[0]?.port ?? 0;
   return {
@@ -169,6 +202,7 @@ export async function startFixture(options: ResolverFixtureOptions): Promise<Res
     dnsPort,
     servicePort: sockets.services[0]?.port ?? 0,
     client,
+    connect,
     allow: async (sandbox, policy) => {
       const complete = completeNetworkPolicy(policy, { field: 'network' });
       return (await client.policySet(sandbox, complete)).address4;

@@ -1,6 +1,7 @@
 import { lookup, Resolver } from 'node:dns/promises';
 import { PlatformError } from '@dsec/contract';
 import { SystemNetwork } from '@dsec/kit';
+import { ResolverClient, type WireClient } from '@dsec/native-link';
 import { decode, encode } from 'dns-packet';
 import { afterEach, beforeEach, describe, expect, test } from 'vitest';
 import {
@@ -14,7 +15,7 @@ import {
   QUERY_BURST,
 } from './dns/bounds.ts';
 import { zone, type Script } from './dns/name-server.fixture.ts';
-import type { RefusalEvent } from './events.ts';
+import type { RefusalEvent } from './refusal.ts';
 import { addressesOf, LOCAL, rcodeOf, startFixture, type ResolverFixture } from './resolver.fixture.ts';
 
 const network = new SystemNetwork();
@@ -379,28 +380,87 @@ test('questions over TCP are answered, several on one connection, and nonsense e
   await expect.poll(() => connection.destroyed).toBe(true);
 });
 
-test('refusals are told to who listens, within a budget, with a count of the others', async () => {
-  const from = await resolver.allow('s1', allow('a.test', 'rebinding.test'));
-  const events: (RefusalEvent | { lost: number })[] = [];
-  const stream = resolver.edge.open('events', {});
+/** What the edge is told, in its order. */
+function listen(edge = resolver.edge): { readonly told: RefusalEvent[]; end: () => Promise<void> } {
+  const told: RefusalEvent[] = [];
+  const stream = edge.open('events', {});
   const reading = (async () => {
     for await (const item of stream) {
-      if (item.type === 'message') events.push((item.value as { refused: RefusalEvent }).refused);
+      if (item.type === 'message') told.push((item.value as { event: RefusalEvent }).event);
     }
   })();
   reading.catch(() => undefined);
+  return {
+    told,
+    end: async () => {
+      stream.reset();
+      await expect(reading).rejects.toMatchObject({ code: 'cancelled' });
+    },
+  };
+}
+
+test('refusals are told to who listens, within a budget, with a count of the others', async () => {
+  const from = await resolver.allow('s1', allow('a.test', 'rebinding.test'));
+  const { told: events, end } = listen();
   await expect.poll(async () => (await resolver.ask(from, 'evil.test', 'A'), events.length)).toBeGreaterThan(0);
   await resolver.ask(from, 'a.test', 'TXT');
   await resolver.ask(from, 'rebinding.test', 'A');
-  const reasons = () => new Set(events.map((event) => ('reason' in event ? event.reason : 'lost')));
+  const reasons = () => new Set(events.map((event) => event.reason));
   await expect.poll(reasons).toEqual(new Set(['name', 'type', 'address']));
-  expect(events[0]).toMatchObject({ sandbox: 's1', name: 'evil.test', type: 1, reason: 'name', missed: 0 });
+  expect(events[0]).toMatchObject({ id: 's1', kind: 'name', name: 'evil.test', type: 1, reason: 'name', count: 1 });
   for (let index = 0; index < EVENT_BURST + 50; index++) await resolver.ask(from, 'evil.test', 'A');
   const info = (await resolver.edge.call('resolver.info', {})) as { refused: number };
   expect(info.refused).toBeGreaterThan(EVENT_BURST + 50);
   expect(events.length).toBeLessThan(info.refused);
-  stream.reset();
-  await expect(reading).rejects.toMatchObject({ code: 'cancelled' });
+  await end();
+});
+
+const process = { pid: 7, ancestors: [5, 1], session: 5, uid: 0, comm: 'curl', argv: ['curl', 'evil.test'] };
+
+test('a refused name is told with the process that egressd knows by the socket', async () => {
+  const from = await resolver.allow('s1', allow('a.test'));
+  const { told, end } = listen();
+  await using socket = await network.bindUdp(from, 0, () => undefined, {
+    peer: { address: '127.0.0.1', port: resolver.dnsPort },
+  });
+  resolver.egressd.owners.set(`udp ${from} ${socket.port}`, process);
+  await expect
+    .poll(() => {
+      socket.send(encode({ type: 'query', id: 1, flags: 0, questions: [{ name: 'evil.test', type: 'AAAA' }] }));
+      return told.length;
+    })
+    .toBeGreaterThan(0);
+  expect(told[0]).toMatchObject({ id: 's1', kind: 'name', name: 'evil.test', type: 28, process });
+  await end();
+});
+
+test('what egressd and the gate refuse comes the same way, and does so again when egressd was away', async () => {
+  const denied = { id: 's1', reason: 'rule', protocol: 'icmp', address: '192.0.2.9', port: 0, count: 3, process };
+  const refused = { id: 's1', reason: 'name_not_allowed', name: 'b.test', address: '192.0.2.9', port: 443, missed: 4 };
+  const unread = { id: 's1', reason: 'not-ip', protocol: null, address: null, port: 0, count: 1 };
+  const hear = async (edge: WireClient): Promise<void> => {
+    // The resolver comes to egressd when it is asked something.
+    await new ResolverClient(edge).policyList();
+    await expect.poll(() => resolver.egressd.listeners.size).toBe(1);
+    const { told, end } = listen(edge);
+    await edge.call('resolver.info', {});
+    await resolver.egressd.tell({ denied });
+    await resolver.egressd.tell({ refused });
+    await resolver.egressd.tell({ denied: unread });
+    await expect.poll(() => told.length).toBe(3);
+    const { name, address, port } = refused;
+    expect(told.map(({ atMs: _atMs, ...rest }) => rest)).toEqual([
+      { id: 's1', kind: 'connect', reason: 'rule', protocol: 'icmp', address, count: 3, process },
+      { id: 's1', kind: 'connect', reason: 'name_not_allowed', name, protocol: 'tcp', address, port, count: 5 },
+      { id: 's1', kind: 'connect', reason: 'not-ip', count: 1 },
+    ]);
+    await end();
+  };
+  await hear(resolver.edge);
+  resolver.egressd.breakAll();
+  await resolver.edge.closed;
+  await using again = await resolver.connect();
+  await hear(again);
 });
 
 test('the resolver never asks the machine itself, whatever the name', async () => {

@@ -77,9 +77,18 @@ export async function startResolver(parts: ResolverParts): Promise<AsyncDisposab
     };
     const egressd = scope.own(
       'egressd',
-      new EgressLink({ network, clock, socket: config.egressdSocket, onLost: () => askAgain() }),
+      new EgressLink({
+        network,
+        clock,
+        logger,
+        socket: config.egressdSocket,
+        onLost: () => askAgain(),
+        onRefused: (refused, { count, process }) => events.connectRefused(refused, count, process),
+        onMissed: (count) => events.lose(count),
+      }),
     );
-    const events = new Events(clock);
+    const events = new Events(clock, egressd);
+    scope.defer('events', () => events[Symbol.dispose]());
     const sandboxes = new Sandboxes({
       sink: egressd,
       clock,

@@ -14,7 +14,7 @@ const id = Type.Integer({ minimum: 0, maximum: 0xffff_ffff });
 const count = Type.Integer({ minimum: 1, maximum: Number.MAX_SAFE_INTEGER });
 const atMs = Type.Integer({ minimum: 0, maximum: Number.MAX_SAFE_INTEGER });
 
-const ProcessSchema = closed({
+export const ProcessSchema = closed({
   pid: id,
   /** Its parents, nearest first. */
   ancestors: Type.Array(id, { maxItems: MAX_ANCESTORS }),

@@ -82,17 +82,35 @@ test('a host without IPv6 gives no address of it', async () => {
   expect((await new EgressClient(pair.client).uplinkOpen('s1')).address6).toBeNull();
 });
 
-test('denials come as they happen, until they are reset', async () => {
+const process = { pid: 7, ancestors: [5, 1], session: 5, uid: 0, comm: 'curl', argv: ['curl', 'a.test'] };
+
+test('what was refused comes as it happens, until it is reset', async () => {
   const sending = Promise.withResolvers<undefined>();
+  const denied = { id: 's1', reason: 'rule', protocol: 'tcp', address: '192.0.2.9', port: 22, count: 3, process };
+  const refused = { id: 's1', reason: 'name_missing', address: '192.0.2.9', port: 443, from: 4000, missed: 2, process };
   await using pair = await link(async (_method, _params, stream) => {
-    const denied = { id: 's1', reason: 'rule', protocol: 'tcp', address: '192.0.2.9', port: 22, count: 3 };
-    await stream.message({ denied });
+    await stream.message({ denied, lost: 4 });
+    await stream.message({ refused });
     stream.signal.addEventListener('abort', () => sending.resolve(undefined));
     await sending.promise;
   });
   const events = new EgressClient(pair.client).events();
-  expect((await events.next()).value).toMatchObject({ id: 's1', reason: 'rule', port: 22, count: 3 });
+  expect((await events.next()).value).toEqual({ denied, lost: 4 });
+  expect((await events.next()).value).toEqual({ refused });
   events.reset();
   await sending.promise;
   expect(await codeOf(events.next())).toBe('cancelled');
+});
+
+test('the process behind a socket is asked for, and may be nobody', async () => {
+  const asked: unknown[] = [];
+  await using pair = await link(async (method, params) => {
+    asked.push([method, params]);
+    return asked.length === 1 ? { process } : {};
+  });
+  const client = new EgressClient(pair.client);
+  const asker = { address: '198.18.0.3', port: 4000, protocol: 'udp' } as const;
+  expect(await client.owner('s1', asker)).toEqual(process);
+  expect(await client.owner('s1', asker)).toBeUndefined();
+  expect(asked[0]).toEqual(['owner', { id: 's1', ...asker }]);
 });

@@ -1,16 +1,19 @@
 /** The methods of egressd (docs/decisions/0008-egress.md), which puts into the kernel what a sandbox may reach; what comes back is checked. */
-import { PlatformError } from '@dsec/contract';
 import { type Static, Type } from 'typebox';
 
 import { type Answer, answer, closed } from './answer.ts';
+import { type CausingProcess, ProcessSchema } from './behaviour-answers.ts';
+import { MessageStream } from './message-stream.ts';
 import type { WireClient } from './wire/client.ts';
-import type { StreamOptions, WireStream } from './wire/stream-api.ts';
+import type { StreamOptions } from './wire/stream-api.ts';
 
 const MAX_UPLINKS = 65_536;
 /** Kinds of denial that are counted apart. */
 const MAX_REASONS = 64;
 /** The longest text of an IPv6 address (RFC 4291 2.2), and with it of any. */
 const MAX_ADDRESS_CHARS = 45;
+/** RFC 1035 2.3.4. */
+const MAX_NAME_CHARS = 255;
 
 const count = Type.Integer({ minimum: 0, maximum: Number.MAX_SAFE_INTEGER });
 const sandboxId = Type.String({ pattern: '^[a-z0-9]{1,24}$' });
@@ -71,26 +74,57 @@ const CountersSchema = Type.Object({
 });
 export type EgressCounters = Static<typeof CountersSchema>;
 
-const DenialSchema = Type.Object({
-  denied: Type.Object({
-    id: sandboxId,
-    reason: word,
-    protocol: Type.Optional(Type.Union([word, count])),
-    address: Type.Optional(address),
-    port: Type.Optional(port),
-    /** So many alike. */
-    count,
-  }),
+const process = Type.Optional(ProcessSchema);
+
+const EgressEventSchema = closed({
+  denied: Type.Optional(
+    closed({
+      id: sandboxId,
+      reason: word,
+      /** Null where the packet could not be read so far. */
+      protocol: Type.Union([word, Type.Null()]),
+      address: Type.Union([address, Type.Null()]),
+      port,
+      /** Denials of the sandbox that it stands for, alike or not. */
+      count,
+      process,
+    }),
+  ),
+  refused: Type.Optional(
+    closed({
+      id: sandboxId,
+      reason: word,
+      name: Type.Optional(Type.String({ maxLength: MAX_NAME_CHARS })),
+      address,
+      port,
+      from: Type.Optional(port),
+      /** Refusals of the sandbox before this one that were not told. */
+      missed: count,
+      process,
+    }),
+  ),
+  /** Events before this one that were not read in time. */
+  lost: Type.Optional(count),
 });
-/** Packets that were denied. */
-export type Denial = Static<typeof DenialSchema>['denied'];
+/** Packets that egressd has denied, or a connection that the gate has refused. */
+export type EgressEvent = Static<typeof EgressEventSchema>;
+export type Denial = NonNullable<EgressEvent['denied']>;
+export type GateRefusal = NonNullable<EgressEvent['refused']>;
+
+/** The end of a socket of a sandbox. */
+export interface EgressAsker {
+  readonly protocol: 'udp' | 'tcp';
+  readonly address: string;
+  readonly port: number;
+}
 
 const info = answer(EgressInfoSchema);
 const uplink = answer(UplinkSchema);
 const uplinks = answer(closed({ uplinks: Type.Array(ListedUplinkSchema, { maxItems: MAX_UPLINKS }) }));
 const policySet = answer(PolicySetSchema);
 const counters = answer(CountersSchema);
-const denial = answer(DenialSchema);
+const event = answer(EgressEventSchema);
+const owner = answer(closed({ process }));
 const pinned = answer(closed({ pins: count }));
 const none = answer(closed({}));
 
@@ -124,36 +158,6 @@ export interface EgressPolicy {
     /** The address alone decides, whatever a connection carries: for protocols in which the server speaks first. */
     readonly anyProtocol?: boolean;
   }[];
-}
-
-/** Denials as they happen, within a budget for each sandbox, until it is reset. */
-export class EgressEvents implements AsyncIterableIterator<Denial, undefined> {
-  readonly #stream: WireStream;
-
-  constructor(stream: WireStream) {
-    this.#stream = stream;
-  }
-
-  [Symbol.asyncIterator](): this {
-    return this;
-  }
-
-  async next(): Promise<IteratorResult<Denial, undefined>> {
-    const { done, value } = await this.#stream.next();
-    if (done === true) return { done: true, value: undefined };
-    try {
-      if (value.type !== 'message') throw new PlatformError('protocol_error', 'The events of egressd are messages.');
-      return { done: false, value: denial(value.value, this.#stream.method).denied };
-    } catch (error) {
-      if (PlatformError.is(error)) this.#stream.reset(error);
-      throw error;
-    }
-  }
-
-  /** Idempotent. */
-  reset(): void {
-    this.#stream.reset();
-  }
 }
 
 export class EgressClient {
@@ -199,8 +203,15 @@ export class EgressClient {
     return this.#call('counters', { id }, counters, options);
   }
 
-  events(options?: StreamOptions): EgressEvents {
-    return new EgressEvents(this.#wire.open('events', {}, options));
+  /** The process behind a socket that has asked the resolver, a service or the gate something; undefined when nobody knows. */
+  async owner(id: string, asker: EgressAsker, options?: StreamOptions): Promise<CausingProcess | undefined> {
+    const { address: from, port: fromPort, protocol } = asker;
+    return (await this.#call('owner', { id, address: from, port: fromPort, protocol }, owner, options)).process;
+  }
+
+  /** What was denied, as it happens, within a budget for each sandbox, until it is reset. */
+  events(options?: StreamOptions): MessageStream<EgressEvent> {
+    return new MessageStream(this.#wire.open('events', {}, options), event);
   }
 
   async #call<T>(method: string, params: object, check: Answer<T>, options?: StreamOptions): Promise<T> {

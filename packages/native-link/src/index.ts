@@ -8,13 +8,15 @@ export {
 export type { AetherInfo, ExecStarted, OutputGap, ProcessInfo, WatchEvent, WatchMessage } from './aether-answers.ts';
 export {
   type Denial,
+  type EgressAsker,
   EgressClient,
   type EgressCounters,
-  EgressEvents,
+  type EgressEvent,
   type EgressInfo,
   type EgressPin,
   type EgressPolicy,
   type EgressRange,
+  type GateRefusal,
   type ListedUplink,
   type PolicySet,
   type Uplink,

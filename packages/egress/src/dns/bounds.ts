@@ -55,6 +55,13 @@ export const EVENTS_PER_SECOND = 10;
 export const EVENT_BURST = 100;
 /** Events that wait for one who listens; what comes then is counted. */
 export const MAX_WAITING_EVENTS = 1024;
+/** Those alike are one in this time, for as many kinds of all sandboxes at once; what is more is told as it comes. */
+export const EVENT_WINDOW_MS = 1000;
+export const MAX_EVENT_WINDOWS = 4096;
+/** Events that wait for egressd to say which process it was. Below the streams of a connection. */
+export const MAX_ASKED_OWNERS = 256;
+/** Until events of egressd are asked for again, when what it has told was not understood. */
+export const EVENTS_PAUSE_MS = 1000;
 
 /** Lines of the log about failures, for all sandboxes together. */
 export const LOG_LINES_PER_SECOND = 1;

@@ -87,8 +87,7 @@ export class DnsListener implements AsyncDisposable {
   #onDatagram(bytes: Buffer, from: Peer): void {
     const parts = this.#parts;
     if (parts === undefined) return;
-    const sandbox = parts.sandboxes.at(from.address);
-    parts.responder.respond(bytes, sandbox, 'udp').then(
+    parts.responder.respond(bytes, { ...from, sandbox: parts.sandboxes.at(from.address), protocol: 'udp' }).then(
       (reply) => {
         if (reply !== undefined) this.#socket?.send(reply, from);
       },
@@ -116,17 +115,17 @@ export class DnsListener implements AsyncDisposable {
       if (left === 0) this.#perPeer.delete(address);
       else this.#perPeer.set(address, left);
     });
-    this.#converse(connection, address, this.#parts).catch(() => connection.destroy());
+    this.#converse(connection, from, this.#parts).catch(() => connection.destroy());
   }
 
   /** Answers may come in another order than the questions (RFC 7766 6.2.1.1). A client that takes no answers is asked no more. */
-  async #converse(connection: Connection, address: string, parts: DnsParts): Promise<void> {
+  async #converse(connection: Connection, from: Peer, parts: DnsParts): Promise<void> {
     const idle = new IdleTimer(this.#clock, () => connection.destroy());
     const open = new Set<Promise<void>>();
     try {
       for await (const query of messagesOf(connection)) {
         idle.restart();
-        const answering = this.#reply(connection, query, address, parts).finally(() => open.delete(answering));
+        const answering = this.#reply(connection, query, from, parts).finally(() => open.delete(answering));
         open.add(answering);
         if (open.size >= MAX_TCP_PIPELINED) await Promise.race(open);
         if (connection.writableNeedDrain)
@@ -140,8 +139,12 @@ export class DnsListener implements AsyncDisposable {
     }
   }
 
-  async #reply(connection: Connection, query: Buffer, address: string, parts: DnsParts): Promise<void> {
-    const reply = await parts.responder.respond(query, parts.sandboxes.at(address), 'tcp');
+  async #reply(connection: Connection, query: Buffer, from: Peer, parts: DnsParts): Promise<void> {
+    const reply = await parts.responder.respond(query, {
+      ...from,
+      sandbox: parts.sandboxes.at(from.address),
+      protocol: 'tcp',
+    });
     // No answer: it asks too much, or speaks no DNS. It need not keep the connection.
     if (reply === undefined || connection.destroyed) {
       connection.destroy();

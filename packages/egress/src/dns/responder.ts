@@ -6,10 +6,11 @@
  */
 import { formatPrefix, parsePrefix, PlatformError } from '@dsec/contract';
 import type { Clock, Logger } from '@dsec/kit';
-import type { Events, RefusalReason } from '../events.ts';
+import type { Asker, Events } from '../events.ts';
 import type { PinSink } from '../pin-sink.ts';
 import { mayAnswer } from '../policy/answer-filter.ts';
 import type { NameMatch } from '../policy/name-table.ts';
+import type { RefusalReason } from '../refusal.ts';
 import type { PolicyInForce, SandboxAddresses, SandboxNetwork } from '../sandbox-network.ts';
 import {
   CROWDED_AT,
@@ -40,6 +41,16 @@ const NO_DATA: Reply = { rcode: Rcode.ok, records: [] };
 const FAILED: Reply = { rcode: Rcode.failed, records: [] };
 const REFUSED: Reply = { rcode: Rcode.refused, records: [] };
 
+/** Who asks: by its address the sandbox, where it is known, and by its port the process. */
+export interface Questioner extends Asker {
+  readonly sandbox: SandboxNetwork | undefined;
+}
+
+/** Of a known sandbox. */
+interface Known extends Questioner {
+  readonly sandbox: SandboxNetwork;
+}
+
 export class Responder {
   readonly #options: ResponderOptions;
   /** Of what goes wrong: a question costs a sandbox nothing, a line of the log costs the node. */
@@ -52,71 +63,71 @@ export class Responder {
     this.#lines = new TokenBucket({ clock: options.clock, perSecond: LOG_LINES_PER_SECOND, burst: LOG_BURST });
   }
 
-  /** The answer as bytes; undefined when there is none. `sandbox` is who sent it, by its address. Never throws. */
-  async respond(
-    bytes: Buffer,
-    sandbox: SandboxNetwork | undefined,
-    transport: 'udp' | 'tcp',
-  ): Promise<Buffer | undefined> {
+  /** The answer as bytes; undefined when there is none. Never throws. */
+  async respond(bytes: Buffer, from: Questioner): Promise<Buffer | undefined> {
+    const { sandbox, protocol } = from;
     // Before the question is looked at: reading it is work too.
     if (sandbox?.queries.take() === false) {
-      this.#refuse(sandbox, 'rate', '');
+      this.#refuse({ ...from, sandbox }, 'rate', '');
       return undefined;
     }
     const parsed = parseQuery(bytes);
     if (parsed.kind === 'drop') return undefined;
     if (parsed.kind === 'reply') {
-      if (sandbox !== undefined) this.#refuse(sandbox, 'malformed', '');
+      if (sandbox !== undefined) this.#refuse({ ...from, sandbox }, 'malformed', '');
       return parsed.bytes;
     }
     const { query } = parsed;
     // Its policy is not here yet, or not any more: whoever asks may ask again.
-    if (sandbox?.inForce === undefined) return writeReply(query, FAILED, transport);
+    if (sandbox?.inForce === undefined) return writeReply(query, FAILED, protocol);
+    const known = { ...from, sandbox };
     using place = sandbox.enter(this.#waiting >= CROWDED_AT ? MAX_OUTSTANDING_CROWDED : MAX_OUTSTANDING);
     if (place === undefined) {
-      this.#refuse(sandbox, 'rate', query.name, query.type);
+      this.#refuse(known, 'rate', query.name, query.type);
       return undefined;
     }
     this.#waiting += 1;
     try {
-      return writeReply(query, await this.#answer(query, sandbox, sandbox.inForce), transport);
+      return writeReply(query, await this.#answer(query, known, sandbox.inForce), protocol);
     } catch (error) {
       if (this.#lines.take()) this.#options.logger.error('dns.fault', { sandbox: sandbox.id, error });
-      return writeReply(query, FAILED, transport);
+      return writeReply(query, FAILED, protocol);
     } finally {
       this.#waiting -= 1;
     }
   }
 
-  async #answer(query: Query, sandbox: SandboxNetwork, inForce: PolicyInForce): Promise<Reply> {
+  async #answer(query: Query, from: Known, inForce: PolicyInForce): Promise<Reply> {
     const { name, type } = query;
+    const { sandbox } = from;
     const reversed = reverseAddress(name);
     if (reversed !== undefined) return type === RecordType.PTR ? this.#reverse(reversed, sandbox) : NO_DATA;
     const service = this.#service(name);
-    if (service !== undefined) return this.#ofService(service, query, sandbox, inForce);
+    if (service !== undefined) return this.#ofService(service, query, from);
     const match = matchOf(name, inForce);
     if (match === undefined) {
       if (inForce.table.isAncestor(name)) return NO_DATA;
-      this.#refuse(sandbox, 'name', name, type);
+      this.#refuse(from, 'name', name, type);
       return NO_NAME;
     }
     // Nothing to be had there, and no harm in saying so: browsers ask before every connection.
     if (type === RecordType.HTTPS || type === RecordType.SVCB) return NO_DATA;
     if (type !== RecordType.A && type !== RecordType.AAAA) {
-      this.#refuse(sandbox, 'type', name, type);
+      this.#refuse(from, 'type', name, type);
       return REFUSED;
     }
     if (type === RecordType.AAAA && sandbox.addresses.address6 === undefined) return NO_DATA;
     if (type === RecordType.A && sandbox.addresses.address4 === undefined) return NO_DATA;
     const [wildcard] = match.wildcards;
     if (wildcard !== undefined && !sandbox.wildcardNames.admit(wildcard, name)) {
-      this.#refuse(sandbox, 'wildcard', name, type);
+      this.#refuse(from, 'wildcard', name, type);
       return NO_NAME;
     }
-    return await this.#addresses(name, type === RecordType.A ? 'A' : 'AAAA', sandbox);
+    return await this.#addresses(name, type === RecordType.A ? 'A' : 'AAAA', from);
   }
 
-  async #addresses(name: string, type: AddressType, sandbox: SandboxNetwork): Promise<Reply> {
+  async #addresses(name: string, type: AddressType, from: Known): Promise<Reply> {
+    const { sandbox } = from;
     const resolved = await this.#resolve(name, type);
     if (resolved === undefined) return FAILED;
     if (resolved.kind === 'noName') return NO_NAME;
@@ -126,9 +137,9 @@ export class Responder {
     const match = inForce === undefined ? undefined : matchOf(name, inForce);
     if (inForce === undefined || match === undefined) return NO_NAME;
     const addresses = resolved.addresses.filter((address) => mayAnswer(address, inForce.filter)).map(canonical);
-    if (addresses.length < resolved.addresses.length) this.#refuse(sandbox, 'address', name, RecordType[type]);
+    if (addresses.length < resolved.addresses.length) this.#refuse(from, 'address', name, RecordType[type]);
     const ttlS = Math.min(resolved.ttlS, MAX_TTL_S);
-    if (!(await this.#pin({ name, addresses, ttlS, match }, sandbox, inForce))) return FAILED;
+    if (!(await this.#pin({ name, addresses, ttlS, match }, from, inForce))) return FAILED;
     return { rcode: Rcode.ok, records: addresses.map((data) => ({ type, data, ttlS })) };
   }
 
@@ -142,11 +153,8 @@ export class Responder {
   }
 
   /** True when every address is open, in the kernel, for as long as the answer says. */
-  async #pin(
-    { name, addresses, ttlS, match }: Answered,
-    sandbox: SandboxNetwork,
-    inForce: PolicyInForce,
-  ): Promise<boolean> {
+  async #pin({ name, addresses, ttlS, match }: Answered, from: Known, inForce: PolicyInForce): Promise<boolean> {
+    const { sandbox } = from;
     const { pins } = sandbox;
     try {
       const planned = pins.plan(name, addresses, ttlS, match.ports);
@@ -157,7 +165,7 @@ export class Responder {
       pins.confirm(planned, match.ports);
       return true;
     } catch (error) {
-      if (PlatformError.is(error) && FULL.includes(error.code)) this.#refuse(sandbox, 'pins', name);
+      if (PlatformError.is(error) && FULL.includes(error.code)) this.#refuse(from, 'pins', name);
       else if (this.#lines.take()) {
         this.#options.logger.warn('dns.pin', { sandbox: sandbox.id, outcome: 'failed', error });
       }
@@ -176,9 +184,9 @@ export class Responder {
     return name.endsWith(`.${zone}`) ? name.slice(0, -zone.length - 1) : undefined;
   }
 
-  #ofService(service: string, query: Query, sandbox: SandboxNetwork, inForce: PolicyInForce): Reply {
-    if (!inForce.compiled.services.includes(service)) {
-      this.#refuse(sandbox, 'name', query.name, query.type);
+  #ofService(service: string, query: Query, from: Known): Reply {
+    if (from.sandbox.inForce?.compiled.services.includes(service) !== true) {
+      this.#refuse(from, 'name', query.name, query.type);
       return NO_NAME;
     }
     const { address4, address6 } = this.#options.services;
@@ -188,9 +196,11 @@ export class Responder {
     return { rcode: Rcode.ok, records: [{ type, data, ttlS: MAX_TTL_S }] };
   }
 
-  #refuse(sandbox: SandboxNetwork, reason: RefusalReason, name: string, type?: number): void {
-    const refusal = { sandbox: sandbox.id, name, reason, ...(type === undefined ? {} : { type }) };
-    this.#options.events.refuse(refusal, sandbox.events);
+  #refuse(from: Known, reason: RefusalReason, name: string, type?: number): void {
+    const { sandbox, protocol, address, port } = from;
+    const asked = { ...(name === '' ? {} : { name }), ...(type === undefined ? {} : { type }) };
+    const refusal = { id: sandbox.id, kind: 'name', ...asked, reason } as const;
+    this.#options.events.refuse(refusal, sandbox.events, { protocol, address, port });
   }
 }
 

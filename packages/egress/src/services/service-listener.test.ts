@@ -107,7 +107,9 @@ describe('a service', () => {
     await fixture.resolver.allow(LOCAL, { rules: [{ action: 'allow', to: 'a.test' }] });
     expect((await fixture.ask('generic', '/')).status).toBe(403);
     const { value: first } = await stream.next();
-    expect(first).toMatchObject({ value: { refused: { sandbox: LOCAL, reason: 'service' } } });
+    expect(first).toMatchObject({
+      value: { event: { id: LOCAL, kind: 'service', name: 'evil.test/', reason: 'service', count: 1 } },
+    });
     stream.reset();
     await fixture.resolver.client.policyRemove(LOCAL);
     expect((await fixture.ask('generic', '/')).status).toBe(503);
@@ -166,7 +168,7 @@ test('a connection that brings no request is ended in time, and so is one that b
   const never = (): Promise<never> => Promise.reject(new Error('not in this test'));
   const sink = { open: never, set: never, close: never, list: never };
   const sandboxes = new Sandboxes({ sink, clock, services: new Set(), nodeNetworks: [] });
-  listener.serve({ sandboxes, events: new Events(clock), services: [], zone: 'mirror.internal' });
+  listener.serve({ sandboxes, events: new Events(clock, { owner: never }), services: [], zone: 'mirror.internal' });
   const connect = async () => (await network.connectTcp('127.0.0.1', listener.port)).resume();
   const [silent, slow] = [await connect(), await connect()];
   slow.write('GET / HTTP/1.1\r\nHost: x');

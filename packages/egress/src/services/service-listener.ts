@@ -43,7 +43,7 @@ export class ServiceListener implements AsyncDisposable {
   readonly #server: Server;
   readonly #clock: Clock;
   /** Who is at the other end of a connection, and how long it may keep still. */
-  readonly #peers = new WeakMap<object, { readonly address: string; readonly deadline: HeadDeadline }>();
+  readonly #peers = new WeakMap<object, { readonly from: Peer; readonly deadline: HeadDeadline }>();
   readonly #perPeer = new Map<string, number>();
   /** Requests under way: a connection may carry several at once, one behind the other. */
   readonly #requests = new Map<string, number>();
@@ -105,7 +105,7 @@ export class ServiceListener implements AsyncDisposable {
     this.#connections += 1;
     this.#perPeer.set(address, own + 1);
     const deadline = new HeadDeadline(this.#clock, HEAD_MS, () => connection.destroy());
-    this.#peers.set(connection, { address, deadline });
+    this.#peers.set(connection, { from, deadline });
     connection.once('close', () => {
       deadline.close();
       this.#connections -= 1;
@@ -120,12 +120,13 @@ export class ServiceListener implements AsyncDisposable {
     const peer = this.#peers.get(request.socket);
     peer?.deadline.begin();
     response.once('close', () => peer?.deadline.end());
-    const address = peer?.address ?? '';
+    const from = peer?.from ?? NOBODY;
+    const { address } = from;
     const own = (this.#requests.get(address) ?? 0) + 1;
     if (own > MAX_REQUESTS_EACH) return answer(response, 429, 'too many requests at once');
     this.#requests.set(address, own);
     try {
-      await this.#onRequest(address, request, response);
+      await this.#onRequest(from, request, response);
     } finally {
       const left = (this.#requests.get(address) ?? 1) - 1;
       if (left === 0) this.#requests.delete(address);
@@ -133,16 +134,16 @@ export class ServiceListener implements AsyncDisposable {
     }
   }
 
-  async #onRequest(address: string, request: IncomingMessage, response: ServerResponse): Promise<void> {
+  async #onRequest(from: Peer, request: IncomingMessage, response: ServerResponse): Promise<void> {
     const serving = this.#serving;
-    const sandbox = serving?.sandboxes.at(address);
+    const sandbox = serving?.sandboxes.at(from.address);
     if (serving === undefined || sandbox === undefined)
       return answer(response, 503, 'this sandbox is not known here yet');
     const name = serviceOf(request.headers.host, serving.zone);
     const service = name === undefined ? undefined : serving.services.get(name);
     const isOpen = name !== undefined && sandbox.inForce?.compiled.services.includes(name) === true;
     if (service === undefined || !isOpen) {
-      this.#refused(serving, sandbox, request);
+      this.#refused(serving, sandbox, { request, from });
       return answer(response, 403, 'the policy of this sandbox opens no such service');
     }
     const target = parseTarget(request.url);
@@ -156,7 +157,7 @@ export class ServiceListener implements AsyncDisposable {
       origin: `http://${request.headers.host ?? ''}`,
       signal: controller.signal,
     });
-    if (handling.kind === 'refuse' && handling.status === 403) this.#refused(serving, sandbox, request);
+    if (handling.kind === 'refuse' && handling.status === 403) this.#refused(serving, sandbox, { request, from });
     await this.#carryOut({ handling, service, request, response, target, signal: controller.signal });
   }
 
@@ -202,9 +203,10 @@ export class ServiceListener implements AsyncDisposable {
     await pipeline(body, response);
   }
 
-  #refused({ events }: Serving, sandbox: SandboxNetwork, request: IncomingMessage): void {
+  #refused({ events }: Serving, sandbox: SandboxNetwork, { request, from }: Asked): void {
     const name = `${request.headers.host ?? ''}${request.url ?? ''}`.slice(0, MAX_TOLD_CHARS);
-    events.refuse({ sandbox: sandbox.id, name, reason: 'service' }, sandbox.events);
+    const refusal = { id: sandbox.id, kind: 'service', name, reason: 'service' } as const;
+    events.refuse(refusal, sandbox.events, { protocol: 'tcp', ...from });
   }
 
   #fail(response: ServerResponse, error: unknown): void {
@@ -222,6 +224,14 @@ export class ServiceListener implements AsyncDisposable {
     answer(response, 500, 'a fault of the platform');
   }
 }
+
+interface Asked {
+  readonly request: IncomingMessage;
+  readonly from: Peer;
+}
+
+/** Of a connection that was not taken here. */
+const NOBODY: Peer = { address: '', port: 0 };
 
 interface Work {
   readonly handling: Handling;
