@@ -33,6 +33,12 @@ pub const OF_A_PROCESS: [(libc::c_long, &str); 5] = [
 
 const IOPRIO_WHO_USER: u32 = 3;
 
+/// Packet filters are also spoken to by options of any socket: of IPv4 (with ARP, bridges and virtual servers) those from here on, which are nothing else.
+pub const FIRST_TABLE_OPTION: u32 = 64;
+/// Of IPv6 they lie between others: IP6T_SO_SET_REPLACE and SET_ADD_COUNTERS, which are also GET_INFO and GET_ENTRIES, and the revisions of matches and
+/// targets.
+pub const TABLE_OPTIONS6: [u32; 4] = [64, 65, 68, 69];
+
 /// The one keyctl that the launcher itself needs, to give a sandbox its own session keyring.
 pub const KEYCTL_JOIN_SESSION_KEYRING: u32 = 1;
 
@@ -64,6 +70,8 @@ impl Refusals {
                 (libc::SYS_socket, self.socket_check()),
                 (libc::SYS_socketpair, self.socket_check()),
                 (libc::SYS_keyctl, self.keyctl_check()),
+                (libc::SYS_setsockopt, option_check()),
+                (libc::SYS_getsockopt, option_check()),
                 (libc::SYS_setpriority, self.priority_check(libc::PRIO_USER)),
                 (libc::SYS_ioprio_set, self.priority_check(IOPRIO_WHO_USER)),
             ]
@@ -126,4 +134,17 @@ impl Refusals {
         let is_meant = jump(JUMP_IF_ANY_BIT, libc::CLONE_NEWUSER as u32, 0, 1);
         vec![load(FIRST_ARGUMENT), is_meant, self.verdict(Errno::PERM), give(ALLOW)]
     }
+}
+
+/// Refused as a kernel without packet filters would, which programs that only look for some are used to: no event.
+fn option_check() -> Vec<Instruction> {
+    let refused = refuse(Errno::NOPROTOOPT);
+    let mut check = vec![load(SECOND_ARGUMENT), jump(JUMP_IF_EQUAL, libc::SOL_IP as u32, 0, 4)];
+    check.extend([load(THIRD_ARGUMENT), jump(JUMP_IF_AT_LEAST, FIRST_TABLE_OPTION, 0, 1), refused, give(ALLOW)]);
+    check.extend([jump(JUMP_IF_EQUAL, libc::SOL_IPV6 as u32, 1, 0), give(ALLOW), load(THIRD_ARGUMENT)]);
+    for option in TABLE_OPTIONS6 {
+        check.extend(verdict_if(option, refused));
+    }
+    check.push(give(ALLOW));
+    check
 }

@@ -6,7 +6,7 @@
 
 use crate::refusals::Refusals;
 use crate::request_filter;
-use crate::seccomp_program::{ALLOW, Instruction, Range, begin, decide, give, number, refuse};
+use crate::seccomp_program::{ALLOW, Instruction, REFUSE, Range, begin, decide, give, number, refuse};
 use crate::sys::Errno;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -19,6 +19,9 @@ pub enum NestedUsers {
 pub fn program(nested_users: NestedUsers, refusals: Refusals) -> Vec<Instruction> {
     let mut calls = refusals.of_every_sandbox();
     calls.push((number(libc::SYS_ioctl), request_filter::check(refusals)));
+    // It would write back every filesystem of the host. What a sandbox has written outlives neither it nor the node, and snapshots need no such call:
+    // so it is done at once.
+    calls.push((number(libc::SYS_sync), vec![give(REFUSE)]));
     if nested_users == NestedUsers::Refused {
         calls.extend(refusals.of_nested_users());
     }
@@ -32,7 +35,7 @@ pub fn program(nested_users: NestedUsers, refusals: Refusals) -> Vec<Instruction
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::refusals::{AF_NETLINK, KEYCTL_JOIN_SESSION_KEYRING, LAST_OF_AETHER, OF_A_PROCESS};
+    use crate::refusals::{AF_NETLINK, KEYCTL_JOIN_SESSION_KEYRING, LAST_OF_AETHER, OF_A_PROCESS, TABLE_OPTIONS6};
     use crate::seccomp_program::{ASK, NATIVE, REFUSE, judge};
     use crate::syscalls::{ABSENT, FORBIDDEN, FORBIDDEN_HERE};
 
@@ -88,6 +91,34 @@ mod tests {
                 libc::NETLINK_AUDIT,
             ] {
                 assert_eq!(judged(call, [AF_NETLINK, 3, protocol as u32]), refused(Errno::PROTONOSUPPORT));
+            }
+        }
+    }
+
+    #[test]
+    fn no_packet_filter_is_spoken_to_by_options() {
+        let (ip, ip6) = (libc::SOL_IP as u32, libc::SOL_IPV6 as u32);
+        for call in [libc::SYS_setsockopt, libc::SYS_getsockopt] {
+            // IPT_SO_SET_REPLACE, ARPT_SO_SET_REPLACE, EBT_SO_SET_ENTRIES, IP_VS_SO_SET_ADD.
+            for option in [64, 67, 96, 128, 1154, u32::MAX] {
+                assert_eq!(judged(call, [3, ip, option]), refused(Errno::NOPROTOOPT), "{option}");
+            }
+            for option in TABLE_OPTIONS6 {
+                assert_eq!(judged(call, [3, ip6, option]), refused(Errno::NOPROTOOPT), "{option}");
+            }
+            let usual = [
+                (libc::SOL_SOCKET as u32, libc::SO_REUSEADDR),
+                (libc::SOL_TCP as u32, libc::TCP_NODELAY),
+                (ip, libc::IP_TOS),
+                (ip, libc::IP_UNICAST_IF),
+                (ip6, libc::IPV6_V6ONLY),
+                (ip6, libc::IPV6_DONTFRAG),
+                (ip6, libc::IPV6_RECVTCLASS),
+                (ip6, libc::IPV6_TCLASS),
+                (ip6, libc::IPV6_FREEBIND),
+            ];
+            for (level, option) in usual {
+                assert_eq!(judged(call, [3, level, option as u32]), ALLOW, "{level} {option}");
             }
         }
     }
