@@ -26,6 +26,7 @@ pub const TARGETS: &[Target] = &[
     gate::REQUEST,
     launcher::REQUEST,
     launcher::RECORD,
+    launcher::PROCESS,
     layerd::CHUNK_MAP,
     layerd::QUESTION,
     layerd::TRACE,
