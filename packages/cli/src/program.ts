@@ -1,5 +1,6 @@
 import { Command } from 'commander';
 import type { Context } from './context.ts';
+import { auditVerb } from './verbs/audit.ts';
 import { benchVerb } from './verbs/bench.ts';
 import { copyVerb } from './verbs/cp.ts';
 import { createVerb } from './verbs/create.ts';
@@ -48,6 +49,7 @@ export function createProgram(context: Context): Command {
     packVerb,
     stopVerb,
     keyVerb,
+    auditVerb,
     benchVerb,
   ]) {
     verb(program, context);

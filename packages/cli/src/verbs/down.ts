@@ -1,5 +1,6 @@
 import { PlatformError } from '@dsec/contract';
 import type { Command } from 'commander';
+import { note } from '../audit-note.ts';
 import { connectLocal, dataDirectoryOf, type ConnectionOptions } from '../connection.ts';
 import type { Context } from '../context.ts';
 import { endLayerd } from '../server/close-layers.ts';
@@ -36,6 +37,7 @@ async function takeDown(context: Context, data: DataDirectory, progress: Progres
   progress.step('stopping the sandboxes');
   try {
     await using client = await connectLocal(data);
+    await note(context, client, { verb: 'down', outcome: 'ok' });
     await client.stopSandboxes({ metadata: {} }, { timeoutMs: STOP_SANDBOXES_MS });
   } catch (error) {
     // Without a server that answers, what is left of its sandboxes is removed below.

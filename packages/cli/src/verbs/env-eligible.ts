@@ -1,6 +1,7 @@
 import { PlatformError } from '@dsec/contract';
 import { InvalidArgumentError, Option, type Command } from 'commander';
 import { decimal, seconds, withConnection } from '../arguments.ts';
+import { noted } from '../audit-note.ts';
 import { connect, dataDirectoryOf, type ConnectionOptions } from '../connection.ts';
 import { print, printJson, say, type Context } from '../context.ts';
 import { weights, type Eligibility, type Weight } from '../eligibility.ts';
@@ -78,17 +79,21 @@ export function eligibleVerbs(env: Command, context: Context): void {
             details: { field: '--prune', reason: 'the share is not reached' },
           });
         }
-        const synced = await syncEnvironments(
-          context,
-          {
-            from,
-            to,
-            environments: found.environments.map(({ environment }) => environment),
-            layers: found.layers.map(({ layer }) => layer),
-            prune: options.prune === true ? { graceMs: (options.grace ?? DEFAULT_GRACE_S) * 1000 } : undefined,
-          },
-          progress,
-        );
+        const synced = await noted(context, client, 'env.sync', {
+          run: () =>
+            syncEnvironments(
+              context,
+              {
+                from,
+                to,
+                environments: found.environments.map(({ environment }) => environment),
+                layers: found.layers.map(({ layer }) => layer),
+                prune: options.prune === true ? { graceMs: (options.grace ?? DEFAULT_GRACE_S) * 1000 } : undefined,
+              },
+              progress,
+            ),
+          factsOf: ({ environments, newLayers }) => ({ detail: { environments, newLayers } }),
+        });
         const tookMs = context.clock.monotonicMs() - startedMs;
         progress.done(
           `${synced.environments} environments: ${synced.newLayers} of ${synced.layers} layers were new, ${size(synced.sentBytes)} sent in ${duration(tookMs)}`,

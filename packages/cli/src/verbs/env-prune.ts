@@ -1,5 +1,6 @@
 import type { Command } from 'commander';
 import { withConnection } from '../arguments.ts';
+import { noted } from '../audit-note.ts';
 import { connect, connectLocal, dataDirectoryOf, type ConnectionOptions } from '../connection.ts';
 import { print, printJson, say, type Context } from '../context.ts';
 import type { Pruned } from '../prune-layers.ts';
@@ -46,7 +47,10 @@ export function pruneVerbs(env: Command, context: Context): void {
       const { pruneLayers } = await import('../prune-layers.ts');
       const data = dataDirectoryOf(context, options);
       await using client = await connectLocal(data);
-      const pruned = await pruneLayers(context, client, { data, layers: [...layers] });
+      const pruned = await noted(context, client, 'env.rm', {
+        run: () => pruneLayers(context, client, { data, layers: [...layers] }),
+        factsOf,
+      });
       if (pruned.layers.length > 0) say(context, summary(pruned));
     });
   env
@@ -67,7 +71,10 @@ export function pruneVerbs(env: Command, context: Context): void {
       try {
         // Of no other server: what it does not need may be what this one stands on.
         await using client = await connectLocal(data);
-        const pruned = await pruneLayers(context, client, { data, dryRun });
+        const pruned = await noted(context, client, 'env.prune', {
+          run: () => pruneLayers(context, client, { data, dryRun }),
+          factsOf,
+        });
         progress.done(summary(pruned));
         if (options.json === true) printJson(context, pruned);
         else if (pruned.layers.length > 0) print(context, listing(pruned));
@@ -77,6 +84,11 @@ export function pruneVerbs(env: Command, context: Context): void {
       }
     });
 }
+
+/** For the audit log. */
+const factsOf = ({ dryRun, layers, bytes }: Pruned): { readonly detail: Record<string, number | boolean> } => ({
+  detail: { dryRun, layers: layers.length, bytes },
+});
 
 /** Whether the files of the server that is meant are this user's to remove. */
 const isHere = (context: Context, { endpoint }: ConnectionOptions): boolean =>

@@ -1,6 +1,7 @@
 import type { PlatformError } from '@dsec/contract';
 import type { Command } from 'commander';
 import { count, seconds, withConnection } from '../arguments.ts';
+import { noted } from '../audit-note.ts';
 import { connect, dataDirectoryOf, type ConnectionOptions } from '../connection.ts';
 import { print, printJson, type Context } from '../context.ts';
 import { requireRoot } from '../server/installation.ts';
@@ -33,7 +34,10 @@ export function storeVerbs(env: Command, context: Context): void {
       await using client = await connect(context, options);
       const environment = await client.environments.get(name);
       const store = await blobStoreOf(context, data, options.blob);
-      const uploaded = await uploadEnvironment(context, { environment, data, store }, progress);
+      const uploaded = await noted(context, client, 'env.upload', {
+        facts: { environment: name },
+        run: () => uploadEnvironment(context, { environment, data, store }, progress),
+      });
       const { version, bytes, newBytes } = uploaded;
       progress.done(
         `environment ${name}: ${size(newBytes)} of ${size(bytes)} were new, in ${duration(context.clock.monotonicMs() - startedMs)}`,
@@ -74,7 +78,10 @@ export function storeVerbs(env: Command, context: Context): void {
       await using client = await connect(context, options);
       const environment = await client.environments.get(name);
       const store = await blobStoreOf(context, data, options.blob);
-      const relaid = await relayoutEnvironment(context, { environment, data, store }, progress);
+      const relaid = await noted(context, client, 'env.relayout', {
+        facts: { environment: name },
+        run: () => relayoutEnvironment(context, { environment, data, store }, progress),
+      });
       progress.done(`environment ${name}: ${size(relaid.bytes)} are laid out as they are read`);
       if (options.json === true) return printJson(context, relaid);
       const rows = relaid.layers.map(({ layer, tracedChunks, readsBefore, reads }) => [
@@ -107,7 +114,11 @@ export function storeVerbs(env: Command, context: Context): void {
       await using client = await connect(context, options);
       const store = await blobStoreOf(context, data, options.blob);
       const { versions, grace = DEFAULT_GRACE_S } = options;
-      const collected = await collectStore(context, client, { store, data, versions, graceMs: grace * 1000 }, progress);
+      const request = { store, data, versions, graceMs: grace * 1000 };
+      const collected = await noted(context, client, 'env.collect', {
+        run: () => collectStore(context, client, request, progress),
+        factsOf: ({ removedVersions, removedLayers }) => ({ detail: { removedVersions, removedLayers } }),
+      });
       const { removedVersions, removedLayers, removedPacks, freedBytes } = collected;
       progress.done(
         `${removedVersions} versions, ${removedLayers} layers and ${removedPacks} packs are gone: ${size(freedBytes)}`,

@@ -8,6 +8,7 @@ import {
   type EnvironmentKind,
 } from '@dsec/contract';
 import { Option, type Command } from 'commander';
+import { noted } from '../audit-note.ts';
 import { decimal, integer, pairs, seconds, sizeBytes, sizeMib, withConnection } from '../arguments.ts';
 import { connect, dataDirectoryOf, type ConnectionOptions } from '../connection.ts';
 import { print, printJson, type Context } from '../context.ts';
@@ -85,23 +86,23 @@ export function environmentVerb(program: Command, context: Context): void {
       const startedMs = context.clock.monotonicMs();
       let environment: Environment;
       try {
-        environment = await pullEnvironment(
-          context,
-          client,
-          dataDirectoryOf(context, options),
-          {
-            image,
-            name,
-            platform,
-            timeoutS: timeout,
-            insecure,
-            authFile,
-            mirrors: mirror,
-            mergeUpToBytes: mergeUpTo,
-            entrypoint,
-          },
-          progress,
-        );
+        const request = {
+          image,
+          name,
+          platform,
+          timeoutS: timeout,
+          insecure,
+          authFile,
+          mirrors: mirror,
+          mergeUpToBytes: mergeUpTo,
+          entrypoint,
+        };
+        const data = dataDirectoryOf(context, options);
+        environment = await noted(context, client, 'env.pull', {
+          facts: { detail: { image: image.slice(0, limits.auditTextChars) } },
+          run: () => pullEnvironment(context, client, data, request, progress),
+          factsOf: (pulled) => ({ environment: pulled.name }),
+        });
       } catch (error) {
         progress.failed('the pull failed');
         throw error;
@@ -201,7 +202,10 @@ function buildVerb(env: Command, context: Context): void {
       const startedMs = context.clock.monotonicMs();
       let environment: Environment;
       try {
-        environment = await build(context, client, { path, options }, progress);
+        environment = await noted(context, client, 'env.build', {
+          run: () => build(context, client, { path, options }, progress),
+          factsOf: (built) => ({ environment: built.name }),
+        });
       } catch (error) {
         progress.failed('the build failed');
         throw error;

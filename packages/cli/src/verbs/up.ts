@@ -1,6 +1,7 @@
 import type { Command } from 'commander';
 import { integer, sizeBytes } from '../arguments.ts';
-import { dataDirectoryOf } from '../connection.ts';
+import { note } from '../audit-note.ts';
+import { connectLocal, dataDirectoryOf } from '../connection.ts';
 import { say, type Context } from '../context.ts';
 import { blobSettingsOf } from '../server/blob-settings.ts';
 import { startDetached } from '../server/detached.ts';
@@ -51,6 +52,9 @@ export function upVerb(program: Command, context: Context): void {
       '--services <file>',
       'JSON file of the mirror services that policies may open (docs/resolver.md), or none; kept, readable by root alone (default: those that were named before)',
     )
+    .option(
+      'JSON file of where to post what sandboxes tried that was denied (docs/behaviour.md), or none; kept, readable by root and the apiserver alone (default: the one that was named before)',
+    )
     .option('--detach', 'go on in the background; return when it is ready')
     .action(async (options: Options) => {
       requireRoot('up');
@@ -76,6 +80,11 @@ export function upVerb(program: Command, context: Context): void {
       const supervisor = await start(settings, context, progress);
       if (supervisor.networkLack !== undefined)
         say(context, `warning: sandboxes get no network: ${supervisor.networkLack}`);
+      {
+        await using client = await connectLocal(data);
+        const { endpoint } = supervisor;
+        await note(context, client, { verb: 'up', outcome: 'ok', detail: { endpoint, pid: process.pid } });
+      }
       progress.done(`dsec is up at ${supervisor.endpoint} (data: ${data.path}, logs: ${data.logs})`);
       await ended(AbortSignal.any([context.interrupted, supervisor.stopAsked]));
       say(context, 'stopping; sandboxes go on running: `dsec up` takes them over again, `dsec down` stops them');

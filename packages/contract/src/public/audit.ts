@@ -19,7 +19,9 @@ export const auditedVerbs = [
   'env.pull',
   'env.prune',
   'env.rm',
-  'env.publish',
+  'env.upload',
+  'env.relayout',
+  'env.sync',
   'env.collect',
 ] as const;
 export type AuditedVerb = (typeof auditedVerbs)[number];
