@@ -149,9 +149,9 @@ struct space {
 	__u32 slot;
 	/* Inode of the pid namespace in which its processes have their numbers. */
 	__u32 pid_inode;
-	/* What the host calls its user 0, and how many it has. */
+	/* What the host calls its user 0. */
 	__u32 first_user;
-	__u32 users;
+	__u32 unused;
 };
 
 /* A socket of a sandbox that has asked the resolver, a service or the gate something. One sandbox has as many places as FLOW_PLACES for each protocol and family,

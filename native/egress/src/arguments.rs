@@ -6,13 +6,13 @@ use std::io::Read;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::mpsc::{Receiver, SyncSender, channel, sync_channel};
 
+use launcher::behaviour::facts;
 use rustix::event::{EventfdFlags, eventfd};
 
 use crate::sys::{Errno, Result};
 
 /// Questions that wait for the thread.
 const MAX_WAITING: usize = 256;
-const MAX_ARGUMENTS: usize = 64;
 /// Of all arguments of a process together.
 const MAX_BYTES: u64 = 4_096;
 /// Numbers of /proc/PID/stat behind the name, of which this is when the process has begun (proc_pid_stat(5)).
@@ -76,7 +76,7 @@ fn read(question: Question) -> Option<Vec<String>> {
     File::open(format!("/proc/{}/cmdline", question.pid)).ok()?.take(MAX_BYTES).read_to_end(&mut bytes).ok()?;
     let stat = std::fs::read(format!("/proc/{}/stat", question.pid)).ok()?;
     // Looked at afterwards: who has the number now and had it then has had it all the time.
-    (began_ns(&stat)? <= question.at_ns).then(|| split(&bytes))
+    (began_ns(&stat)? <= question.at_ns).then(|| facts::parse_arguments(&bytes))
 }
 
 /// When a process has begun, by its line of /proc/PID/stat. Its name may have any bytes in it.
@@ -87,26 +87,10 @@ fn began_ns(stat: &[u8]) -> Option<u64> {
     ticks.checked_mul(NANOSECONDS / rustix::param::clock_ticks_per_second())
 }
 
-fn split(bytes: &[u8]) -> Vec<String> {
-    let bytes = bytes.strip_suffix(b"\0").unwrap_or(bytes);
-    if bytes.is_empty() {
-        return Vec::new();
-    }
-    bytes.split(|byte| *byte == 0).take(MAX_ARGUMENTS).map(|one| String::from_utf8_lossy(one).into_owned()).collect()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::pins::boot_ns;
-
-    #[test]
-    fn arguments_are_bounded_and_text() {
-        assert_eq!(split(b"sh\0-c\0\0"), ["sh", "-c", ""]);
-        assert_eq!(split(b"\xff"), ["\u{fffd}"]);
-        assert_eq!(split(b""), Vec::<String>::new());
-        assert_eq!(split(&[b'a', 0].repeat(MAX_ARGUMENTS + 1)).len(), MAX_ARGUMENTS);
-    }
 
     #[test]
     fn names_with_parentheses_do_not_move_what_is_read() {

@@ -249,9 +249,9 @@ pub struct Space {
     pub slot: u32,
     /// Inode of the pid namespace in which its processes have their numbers.
     pub pid_inode: u32,
-    /// What the host calls its user 0, and how many it has.
+    /// What the host calls its user 0.
     pub first_user: u32,
-    pub users: u32,
+    pub unused: u32,
 }
 
 /// Sockets of one sandbox, of one protocol and family, that are known to have asked something: the port tells who is in a place.

@@ -24,25 +24,23 @@ pub struct Namespace {
 pub struct People {
     /// Of its pid namespace.
     pub pid_inode: u32,
-    /// What is user 0 inside, and how many there are.
+    /// What is user 0 inside.
     pub first_user: u32,
-    pub users: u32,
 }
 
 fn people_of(pid: u32) -> Option<People> {
     let space = openat(CWD, format!("/proc/{pid}/ns/pid"), OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).ok()?;
     let pid_inode = u32::try_from(fstat(&space).ok()?.st_ino).ok()?;
     let users = std::fs::read_to_string(format!("/proc/{pid}/uid_map")).ok()?;
-    let (first_user, users) = first_range(&users)?;
-    Some(People { pid_inode, first_user, users })
+    Some(People { pid_inode, first_user: first_user(&users)? })
 }
 
-/// The range of user 0 (user_namespaces(7)).
-fn first_range(map: &str) -> Option<(u32, u32)> {
+/// What is user 0 in a `uid_map` (user_namespaces(7)).
+fn first_user(map: &str) -> Option<u32> {
     map.lines().find_map(|line| {
         let mut numbers = line.split_ascii_whitespace().map(str::parse::<u32>);
-        let (inside, outside, count) = (numbers.next()?.ok()?, numbers.next()?.ok()?, numbers.next()?.ok()?);
-        (inside == 0).then_some((outside, count))
+        let (inside, outside) = (numbers.next()?.ok()?, numbers.next()?.ok()?);
+        (inside == 0).then_some(outside)
     })
 }
 
@@ -91,10 +89,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_range_of_user_0_is_read() {
-        assert_eq!(first_range("         0     100000      65536\n"), Some((100_000, 65_536)));
-        assert_eq!(first_range("1 5 1\n0 7 1\n"), Some((7, 1)));
-        assert_eq!(first_range("0 0 4294967295\n"), Some((0, u32::MAX)));
-        assert_eq!(first_range("x"), None);
+    fn user_0_is_read() {
+        assert_eq!(first_user("         0     100000      65536\n"), Some(100_000));
+        assert_eq!(first_user("1 5 1\n0 7 1\n"), Some(7));
+        assert_eq!(first_user("0 0 4294967295\n"), Some(0));
+        assert_eq!(first_user("x"), None);
     }
 }

@@ -8,15 +8,14 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
+use launcher::behaviour::facts::uid_inside;
+
 use crate::kernel::{self, Noting};
 use crate::layout::{FLOW_PLACES, Flow, FlowKey, Origin, Plain, Space};
 use crate::namespace::Namespace;
 use crate::sys::bpf::{self, Hook};
 use crate::sys::{Errno, Result, cgroup, socket_space};
 use daemon::failure::errno_name;
-
-/// What the kernel calls users that a sandbox does not have.
-const OVERFLOW_USER: u32 = 65_534;
 
 /// A socket of a sandbox, as whoever it has asked sees it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -74,7 +73,7 @@ impl Origins {
         let Some(spaces) = &self.spaces else { return Ok(()) };
         let Some(people) = namespace.people else { return Err(Errno::NOENT) };
         let cookie = socket_space::cookie_of(namespace.fd.as_fd())?;
-        let space = Space { slot, pid_inode: people.pid_inode, first_user: people.first_user, users: people.users };
+        let space = Space { slot, pid_inode: people.pid_inode, first_user: people.first_user, unused: 0 };
         bpf::update(spaces.as_fd(), &Cookie(cookie), &space)?;
         self.by_slot.insert(slot, (cookie, space));
         Ok(())
@@ -93,8 +92,7 @@ impl Origins {
         if origin.net_cookie != *cookie || origin.pid == 0 {
             return None;
         }
-        let uid = origin.user.wrapping_sub(space.first_user);
-        Some(Known { origin: *origin, uid: if uid < space.users { uid } else { OVERFLOW_USER } })
+        Some(Known { origin: *origin, uid: uid_inside(origin.user, space.first_user) })
     }
 
     /// Who has asked the resolver, a service or the gate something by this socket.
