@@ -52,9 +52,6 @@ export function upVerb(program: Command, context: Context): void {
       '--services <file>',
       'JSON file of the mirror services that policies may open (docs/resolver.md), or none; kept, readable by root alone (default: those that were named before)',
     )
-    .option(
-      'JSON file of where to post what sandboxes tried that was denied (docs/behaviour.md), or none; kept, readable by root and the apiserver alone (default: the one that was named before)',
-    )
     .option('--detach', 'go on in the background; return when it is ready')
     .action(async (options: Options) => {
       requireRoot('up');
