@@ -7,6 +7,7 @@ import { createVerb } from './verbs/create.ts';
 import { doctorVerb } from './verbs/doctor.ts';
 import { downVerb } from './verbs/down.ts';
 import { environmentVerb } from './verbs/env.ts';
+import { eventsVerb } from './verbs/events.ts';
 import { execVerb } from './verbs/exec.ts';
 import { inspectVerb } from './verbs/inspect.ts';
 import { keyVerb } from './verbs/key.ts';
@@ -45,6 +46,7 @@ export function createProgram(context: Context): Command {
     listVerb,
     inspectVerb,
     logsVerb,
+    eventsVerb,
     policyVerb,
     packVerb,
     stopVerb,

@@ -1,7 +1,8 @@
-import { PlatformError, type AuditNote, type SandboxInfo } from '@dsec/contract';
+import { PlatformError, type AuditNote, type BehaviourEvent, type SandboxInfo } from '@dsec/contract';
 import { platform } from '#platform';
 import { Type } from 'typebox';
 import { listAudit, type AuditFilter, type AuditList } from './audit-list.ts';
+import { behaviourEvents, type EventsOptions } from './behaviour-events.ts';
 import { bulkOutcomes, type BulkOutcome } from './bulk.ts';
 import { createRequest, type ContainerRunArgs } from './container-args.ts';
 import { Environments } from './environments.ts';
@@ -222,6 +223,25 @@ export class DSecClient implements AsyncDisposable {
   async noteOperation(note: AuditNote, options: CallOptions = {}): Promise<void> {
     const what = `writing ${note.verb} to the audit log`;
     await this.#api.done({ method: 'POST', path: '/audit', what, json: note, repeatable: 'unsent' }, options);
+  }
+
+  /**
+   * What programs of the project's sandboxes tried that was denied, and which tripwires they touched, with the command that caused it: what the server keeps,
+   * then as it happens, until the loop is left. A connection that breaks is made again, and nothing is told twice.
+   *
+   * @example
+   * ```ts
+   * const policy = { tripwires: ['/etc/shadow'] };
+   * await using guarded = await client.runContainer({ containerImage: 'debian', memoryLimitMb: 128, policy });
+   * await guarded.runShell('wc -c < /etc/shadow');
+   * for await (const event of client.events({ sandboxId: guarded.sandboxId, kinds: ['tripwire'] })) {
+   *   console.log(event.what, 'by', event.command?.join(' ')); // /etc/shadow by wc -c < /etc/shadow
+   *   break;
+   * }
+   * ```
+   */
+  events(options: EventsOptions = {}): AsyncGenerator<BehaviourEvent, void, undefined> {
+    return behaviourEvents(this.#api, options);
   }
 
   /** Closes idle connections. Sandboxes go on. */

@@ -1,6 +1,13 @@
 /** The SDK of dsec, for Node 20 and newer and for browsers. Begin with `DSecClient`. */
 export {
   PlatformError,
+  type BehaviourAttribution,
+  type BehaviourEntry,
+  type BehaviourEvent,
+  type BehaviourKind,
+  type BehaviourProcess,
+  type BehaviourReport,
+  type BehaviourSample,
   type AuditRecord,
   type Composition,
   type EntrypointMode,
@@ -35,6 +42,7 @@ export {
   type Usage,
 } from '@dsec/contract';
 export type { AuditFilter, AuditList } from './audit-list.ts';
+export type { EventsOptions } from './behaviour-events.ts';
 export type { BulkOutcome } from './bulk.ts';
 export { DEFAULT_ENDPOINT, DSecClient, type ClientOptions, type RunOptions, type StopFilter } from './client.ts';
 export type { CompositionFilter, CompositionList } from './composition-list.ts';

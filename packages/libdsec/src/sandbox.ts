@@ -1,6 +1,8 @@
 import {
+  BehaviourReportSchema,
   PlatformError,
   UsageSchema,
+  type BehaviourReport,
   type ExecStatus,
   type Packed,
   type SandboxInfo,
@@ -25,6 +27,10 @@ import { parseSandbox } from './sandbox-answers.ts';
 import { SandboxPolicy } from './sandbox-policy.ts';
 
 const parseUsage = parserOf<typeof UsageSchema, Usage>(UsageSchema, 'usage of a sandbox');
+const parseBehaviour = parserOf<typeof BehaviourReportSchema, BehaviourReport>(
+  BehaviourReportSchema,
+  'report of behaviour',
+);
 const ProcessesSchema = Type.Object({
   processes: Type.Array(
     Type.Object({
@@ -195,6 +201,16 @@ export class Sandbox implements AsyncDisposable {
         repeatable: 'always',
       },
       parseUsage,
+      options,
+    );
+  }
+
+  /** What it tried since its creation that was denied, and which tripwires it touched. Of one that has ended, too. @throws PlatformError `sandbox_not_found` */
+  async behaviour(options: CallOptions = {}): Promise<BehaviourReport> {
+    const what = `asking for the behaviour of sandbox ${this.sandboxId}`;
+    return this.#api.json(
+      { method: 'GET', path: this.#path('/behaviour'), what, repeatable: 'always' },
+      parseBehaviour,
       options,
     );
   }

@@ -45,6 +45,8 @@ export interface TestServerOptions {
   readonly network?: boolean;
   /** File of the mirror services. @default none */
   readonly services?: string;
+  /** File of the webhook. @default none */
+  readonly webhook?: string;
   /** Its own client goes by the unix socket, as that of `dsec` on the same machine. @default false: by TCP */
   readonly isLocal?: boolean;
   /** Variables that configure the daemons, such as DSEC_EDGE_SANDBOXES. */
@@ -101,6 +103,7 @@ export class TestServer implements AsyncDisposable {
     const limitArgs = Object.entries(limits).flatMap(([option, value]) => [option, String(value)]);
     if (options.volume !== undefined) limitArgs.push('--volume', options.volume);
     if (options.blob !== undefined) limitArgs.push('--blob', options.blob);
+    if (options.webhook !== undefined) limitArgs.push('--webhook', options.webhook);
     if (options.services !== undefined) limitArgs.push('--services', options.services);
     const argv = cliArgv('up', '--data', data, '--listen', '127.0.0.1:0', ...limitArgs);
     const supervisor = await Process.start(argv, {

@@ -25,6 +25,8 @@ export interface DaemonSettings {
   readonly poolBlanks: number | undefined;
   /** Where layers come from that are not on the node; undefined: nowhere. */
   readonly blob: BlobSettings | undefined;
+  /** Where the behaviour of sandboxes is posted to; undefined: nowhere. */
+  readonly webhookFile: string | undefined;
 }
 
 /** Names of the variables that configure a daemon. The launcher takes none. */
@@ -197,7 +199,7 @@ export async function packerArgv(parts: Installation, { data }: DaemonSettings):
 }
 
 export async function apiserverArgv(parts: Installation, settings: DaemonSettings): Promise<Argv> {
-  const { data, listen, adminKeySha256 } = settings;
+  const { data, listen, adminKeySha256, webhookFile } = settings;
   const config = {
     ...listen,
     socket: data.apiSocket,
@@ -205,6 +207,7 @@ export async function apiserverArgv(parts: Installation, settings: DaemonSetting
     store: data.store,
     idKeyFile: data.idKey,
     linkKeyFile: data.linkKey,
+    ...(webhookFile === undefined ? {} : { webhookFile }),
     auditDirectory: data.auditDirectory,
     edgeKeyFile: data.edgeKey,
     adminKeySha256,

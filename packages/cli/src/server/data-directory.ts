@@ -107,6 +107,10 @@ export class DataDirectory {
   get servicesFile(): string {
     return join(this.path, 'keys/services.json');
   }
+  /** Where the behaviour of sandboxes is posted to, with the secret that signs it. */
+  get webhookFile(): string {
+    return join(this.path, 'keys/webhook.json');
+  }
   get journal(): string {
     return join(this.path, 'state/edge/journal.db');
   }

@@ -41,6 +41,7 @@ import {
 } from './sandbox-network.ts';
 import { removeServerFile, writeServerFile } from './server-file.ts';
 import { keepServices } from './services-file.ts';
+import { keepWebhook } from './webhook-file.ts';
 import { prepareVolume, programEnv, type VolumeOptions } from './volume.ts';
 
 export interface ServerOptions {
@@ -58,6 +59,8 @@ export interface ServerOptions {
   readonly network: NetworkChoice;
   /** File of the mirror services from now on. @default those that were named before on this data directory, if any */
   readonly servicesFile: string | undefined;
+  /** File of the webhook from now on. @default the one that was named before on this data directory, if any */
+  readonly webhookFile: string | undefined;
   /** Variables that configure the daemons: DSEC_EDGE_..., DSEC_APISERVER_..., DSEC_PACKER_..., DSEC_LAYERD_..., DSEC_RESOLVER_.... */
   readonly variables: Readonly<Record<string, string>>;
 }
@@ -113,6 +116,7 @@ export class Supervisor implements AsyncDisposable {
     resources.use(await holdControl(network, data, () => stop.abort()));
     const blob = await useStore(options, parts);
     const servicesFile = await keepServices(data, options.servicesFile);
+    const webhookFile = await keepWebhook(data, options.webhookFile);
     await prepareVolume(installation, data, options.volume, clock);
     const listen = await chosenPort(network, options.listen);
     const endpoint = endpointOf(listen);
@@ -152,7 +156,7 @@ export class Supervisor implements AsyncDisposable {
     const start = (name: string, argv: Argv, isReady: IsReady, account = {}): Promise<void> =>
       startFor(resources, name, argv, isReady, account);
     const { maxSandboxes, poolBlanks } = options;
-    const settings = { data, listen, adminKeySha256, apiserverKeySha256, maxSandboxes, poolBlanks, blob };
+    const settings = { data, listen, adminKeySha256, apiserverKeySha256, maxSandboxes, poolBlanks, blob, webhookFile };
     if (blob !== undefined) {
       const isReady: IsReady = (signal) => listening(clock, network, data.layerdSocket, signal);
       await start('layerd', layerdArgv(installation, options, blob), isReady, accountVariables(blob));

@@ -12,7 +12,7 @@ import { integer, withConnection } from '../arguments.ts';
 import { connect, type ConnectionOptions } from '../connection.ts';
 import { print, printJson, say, type Context } from '../context.ts';
 import { policyFile } from '../policy-file.ts';
-import { table } from '../table.ts';
+import { printable, table } from '../table.ts';
 
 interface Options extends ConnectionOptions {
   readonly set?: PolicyUpdate;
@@ -80,6 +80,7 @@ const phaseOf = ({ phase }: Policy): string => (phase === null ? '' : `, phase $
 
 function show(context: Context, policy: Policy): void {
   print(context, `version ${policy.version}, profile ${policy.profile}${phaseOf(policy)}`);
+  for (const path of policy.tripwires ?? []) print(context, `tripwire ${printable(path)}`);
   const shown: readonly (readonly [string, NetworkPolicy | undefined])[] = [
     ['network', policy.network],
     ...policyPhases.map((phase) => [`phase ${phase}`, policy.phases?.[phase]] as const),

@@ -57,6 +57,7 @@ async function mainJob(context: Context, data: DataDirectory, steps: Steps): Pro
       blob: undefined,
       network: { cidr: undefined, isDemanded: false },
       servicesFile: undefined,
+      webhookFile: undefined,
       variables: {},
     },
     { ...context, onStep: () => undefined },

@@ -21,6 +21,7 @@ interface Options {
   readonly blob?: string;
   readonly network?: string;
   readonly services?: string;
+  readonly webhook?: string;
   readonly detach?: boolean;
 }
 
@@ -52,6 +53,10 @@ export function upVerb(program: Command, context: Context): void {
       '--services <file>',
       'JSON file of the mirror services that policies may open (docs/resolver.md), or none; kept, readable by root alone (default: those that were named before)',
     )
+    .option(
+      '--webhook <file>',
+      'JSON file of where to post what sandboxes tried that was denied (docs/behaviour.md), or none; kept, readable by root and the apiserver alone (default: the one that was named before)',
+    )
     .option('--detach', 'go on in the background; return when it is ready')
     .action(async (options: Options) => {
       requireRoot('up');
@@ -72,6 +77,7 @@ export function upVerb(program: Command, context: Context): void {
         blob: options.blob === undefined ? undefined : await blobSettingsOf(options.blob, context.variables),
         network: parseNetwork(options.network),
         servicesFile: options.services,
+        webhookFile: options.webhook,
         variables: daemonVariables(context.variables),
       };
       const supervisor = await start(settings, context, progress);

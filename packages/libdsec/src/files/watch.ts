@@ -2,6 +2,7 @@ import { KEEPALIVE_MS, PlatformError, type FileEvent } from '@dsec/contract';
 import { segment, type Api } from '../http/api.ts';
 import { Cancellation, onAbort } from '../http/cancellation.ts';
 import { cancelled, Deadline, type CallOptions } from '../http/deadline.ts';
+import { errorOfLine } from '../http/error-body.ts';
 import { ndjson } from '../http/ndjson.ts';
 import { isRepeatable, Retries } from '../http/retry.ts';
 
@@ -128,7 +129,7 @@ function* eventsOf(line: unknown): Generator<WatchEvent, void, undefined> {
   if (typeof line !== 'object' || line === null)
     throw new PlatformError('protocol_error', 'a line of a watch is no object');
   if ('overflow' in line) yield { kind: 'overflow' };
-  if ('error' in line) throw errorOfLine(line.error);
+  if ('error' in line) throw errorOfLine(line.error, 'the watch');
   if (!('events' in line) || !Array.isArray(line.events)) return;
   for (const event of line.events as readonly unknown[]) {
     if (!isFileEvent(event)) throw new PlatformError('protocol_error', 'a watch told of an event of an unknown form');
@@ -140,11 +141,4 @@ function isFileEvent(event: unknown): event is FileEvent {
   if (typeof event !== 'object' || event === null || !('kind' in event) || !('path' in event)) return false;
   if (!kinds.has(event.kind) || typeof event.path !== 'string') return false;
   return !('to' in event) || typeof event.to === 'string';
-}
-
-function errorOfLine(error: unknown): PlatformError {
-  const wire = typeof error === 'object' && error !== null ? error : {};
-  const code = 'code' in wire && typeof wire.code === 'string' ? wire.code : 'internal';
-  const message = 'message' in wire && typeof wire.message === 'string' ? wire.message : 'the watch failed';
-  return PlatformError.fromWire({ code, message, details: {} });
 }

@@ -55,6 +55,17 @@ export function parseJson(text: string): unknown {
   }
 }
 
+/** The error of a last line `{"error": …}` of an answer that had begun well. */
+export function errorOfLine(error: unknown, what: string): PlatformError {
+  const code = memberOf(error, 'code');
+  const message = memberOf(error, 'message');
+  return PlatformError.fromWire({
+    code: typeof code === 'string' ? code : 'internal',
+    message: typeof message === 'string' ? message : `${what} failed`,
+    details: detailsOf(memberOf(error, 'details')),
+  });
+}
+
 function memberOf(value: unknown, name: string): unknown {
   return typeof value === 'object' && value !== null ? (value as Readonly<Record<string, unknown>>)[name] : undefined;
 }
