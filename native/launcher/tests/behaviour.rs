@@ -415,7 +415,7 @@ fn nothing_is_left_of_sandboxes_that_were_watched() {
     let round = |client: &mut TestClient, round: usize| {
         for n in 0..10 {
             let id = format!("r{round}n{n}");
-            client.ok("sandbox.create", &create_with(&node, &id, &[FILE, PROGRAM, "/home"]));
+            client.ok("sandbox.create", &create_with(&node, &id, &[FILE, PROGRAM, "/home", "/home/user/one"]));
             node.probe(&id, &["cat", FILE]);
             node.probe(&id, &["try", "bpf", "type"]);
             if n == 0 {
@@ -441,4 +441,25 @@ fn group_of(pid: u32) -> String {
         |path: &std::path::Path| fs::read_link(path).is_ok_and(|link| link.ends_with("anon_inode:[fanotify]"));
     let found = fds.map(|fd| fd.path()).find(|path| is_group(path)).expect("a group");
     found.file_name().expect("a number").to_string_lossy().into_owned()
+}
+
+#[test]
+fn a_tripwire_stays_one_when_the_kernel_forgets_its_name() {
+    let node = Node::start(EVERY_WAY[0]);
+    let mut client = listener(&node);
+    let tripwires = [FILE, "/home/user/one", "/home", PROGRAM];
+    client.ok("sandbox.create", &create_with(&node, "a1", &tripwires));
+    node.probe("a1", &["append", FILE]);
+    expect(&mut client, json!(["a1", "tripwire", null, null, FILE, "seen"]));
+    fs::write("/proc/sys/vm/drop_caches", "2").expect("names are forgotten");
+    for (act, path) in tripwires.iter().enumerate().map(|(at, path)| (if at == 2 { "list" } else { "cat" }, path)) {
+        node.probe("a1", &[act, path]);
+        expect(&mut client, json!(["a1", "tripwire", null, null, path, "seen"]));
+    }
+    client.ok("sandbox.destroy", &json!({ "id": "a1" }));
+    let id = observer(&node).expect("an observer");
+    let paths = |id: u32| {
+        fs::read_dir(format!("/proc/{id}/fd")).expect("fds").filter_map(|fd| fs::read_link(fd.ok()?.path()).ok())
+    };
+    wait_for("the end of what was held", || !paths(id).any(|path| path.ends_with("one")));
 }

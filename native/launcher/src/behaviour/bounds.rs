@@ -40,6 +40,9 @@ pub const MAX_STUCK_READERS: usize = 32;
 /// Events that wait for a client who does not read, or for the first one.
 pub const MAX_WAITING_EVENTS: usize = 1_024;
 
+/// Files with several names that are tripwires, of all sandboxes: each is a descriptor. One beyond it counts as absent.
+pub const MAX_PINNED: usize = 4_096;
+
 /// After the observer has died a new one begins, but not sooner than so long after the last one began.
 pub const OBSERVER_REST: Duration = Duration::from_secs(1);
 /// The observer gives way to whoever serves a request.

@@ -6,6 +6,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
 use rustix::fs::{FileType, Mode, OFlags, ResolveFlags, fstat, fstatfs, openat2};
 
+use super::bounds::MAX_PINNED;
 use crate::sys::fanotify::OpenGroup;
 use crate::sys::{Errno, Result};
 
@@ -25,6 +26,9 @@ pub enum Marked {
 pub struct Marks {
     pub group: OpenGroup,
     objects: HashMap<Object, Marked>,
+    /// Files that have several names, by slot. Of such a file in an image overlayfs makes another one for each name and for each time that it looks a name up
+    /// anew, which it does not as long as somebody holds it.
+    pinned: Vec<(u32, OwnedFd)>,
 }
 
 pub fn object_of(file: impl AsFd) -> Result<Object> {
@@ -33,7 +37,7 @@ pub fn object_of(file: impl AsFd) -> Result<Object> {
 
 impl Marks {
     pub fn new() -> Result<Self> {
-        Ok(Self { group: OpenGroup::new()?, objects: HashMap::new() })
+        Ok(Self { group: OpenGroup::new()?, objects: HashMap::new(), pinned: Vec::new() })
     }
 
     pub fn find(&self, object: Object) -> Option<Marked> {
@@ -42,14 +46,30 @@ impl Marks {
 
     /// Marks what is there of a sandbox's tripwires; returns the places of the others.
     pub fn lay(&mut self, proc: BorrowedFd<'_>, root: BorrowedFd<'_>, slot: u32, paths: &[String]) -> Vec<usize> {
+        let is_absent = |(at, path): (usize, &String)| self.lay_one(proc, root, slot, (at, path)).err().map(|_| at);
+        paths.iter().enumerate().filter_map(is_absent).collect()
+    }
+
+    fn lay_one(
+        &mut self,
+        proc: BorrowedFd<'_>,
+        root: BorrowedFd<'_>,
+        slot: u32,
+        (at, path): (usize, &String),
+    ) -> Result<()> {
         // Nothing that is mounted in it: that may be everybody's, or be served by a program.
         let within = ResolveFlags::IN_ROOT | ResolveFlags::NO_XDEV | ResolveFlags::NO_MAGICLINKS;
-        let is_absent = |(at, path): (usize, &String)| {
-            let laid =
-                find(root, path, within).and_then(|found| self.mark(proc, &found, Marked::Tripwire { slot, at }));
-            laid.err().map(|_| at)
-        };
-        paths.iter().enumerate().filter_map(is_absent).collect()
+        let found = find(root, path, within)?;
+        let shown = fstat(&found)?;
+        let has_names = FileType::from_raw_mode(shown.st_mode) == FileType::RegularFile && shown.st_nlink > 1;
+        if has_names && self.pinned.len() >= MAX_PINNED {
+            return Err(Errno::MFILE);
+        }
+        self.mark(proc, &found, Marked::Tripwire { slot, at })?;
+        if has_names {
+            self.pinned.push((slot, found));
+        }
+        Ok(())
     }
 
     /// Marks what covers these paths, where they are covered.
@@ -72,8 +92,9 @@ impl Marks {
         Ok(())
     }
 
-    /// Its marks have gone with its filesystem, and the numbers of that are another's soon.
+    /// Its marks go with its filesystem, and the numbers of that are another's soon.
     pub fn forget(&mut self, gone: u32) {
+        self.pinned.retain(|(slot, _)| *slot != gone);
         self.objects.retain(|_, marked| !matches!(marked, Marked::Tripwire { slot, .. } if *slot == gone));
     }
 }

@@ -51,6 +51,8 @@ fn plant(root: &Path) {
     fs::copy(compiled("probe"), root.join("bin/setuid-probe")).expect("probe");
     fs::set_permissions(root.join("bin/setuid-probe"), fs::Permissions::from_mode(0o4755)).expect("mode");
     fs::write(root.join("home/user/file"), "content\n").expect("file");
+    fs::write(root.join("home/user/one"), "twins\n").expect("file");
+    fs::hard_link(root.join("home/user/one"), root.join("home/user/other")).expect("link");
     chown(&root.join("home/user"), 1_000);
     fs::write(root.join("beyond"), "").expect("file");
     chown(&root.join("beyond"), 4_000_000);
