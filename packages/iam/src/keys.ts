@@ -71,13 +71,18 @@ export class Keys {
     return new Keys(options, view, byHash);
   }
 
+  /** The holder of a secret, if there is one. */
+  find(secret: string): Principal | undefined {
+    // The look-up is by hash: what its time tells is about the hash, from which no secret can be made.
+    return secret.length <= MAX_SECRET_CHARS ? this.#byHash.get(hashSecret(secret)) : undefined;
+  }
+
   /**
    * The holder of a secret.
    * @throws PlatformError `unauthenticated` when it is unknown or revoked; the two look the same
    */
   authenticate(secret: string): Principal {
-    // The look-up is by hash: what its time tells is about the hash, from which no secret can be made.
-    const principal = secret.length <= MAX_SECRET_CHARS ? this.#byHash.get(hashSecret(secret)) : undefined;
+    const principal = this.find(secret);
     if (principal === undefined) throw new PlatformError('unauthenticated', 'the API key is unknown or revoked');
     return principal;
   }

@@ -79,9 +79,12 @@ export const setPrincipal = (request: IncomingMessage, principal: Principal): vo
 
 export const principalOf = (request: IncomingMessage): Principal | undefined => foundOf(request)?.principal;
 
-/** A request that was let in without a key. */
-export const setCredential = (request: IncomingMessage, credential: AuditCredential): void =>
-  void (notesOf(request).credential = credential);
+/** A request that was let in by something else than a key, whatever key it carries. */
+export function setCredential(request: IncomingMessage, credential: AuditCredential): void {
+  const found = notesOf(request);
+  found.credential = credential;
+  found.principal = undefined;
+}
 
 /** What the request turned out to be about. */
 export function noteSubject(request: IncomingMessage, subject: Subject): void {

@@ -27,3 +27,10 @@ export function authenticate(keys: Keys, request: IncomingMessage, right: Right)
   requireRight(principal, right);
   return principal;
 }
+
+/** Whose key a request carries, if any: it lets nobody in, and a request that is refused for something else is known as his. */
+export function recognise(keys: Keys, request: IncomingMessage): void {
+  const secret = secretIn(request.headers);
+  const principal = secret === undefined ? undefined : keys.find(secret);
+  if (principal !== undefined) setPrincipal(request, principal);
+}

@@ -6,7 +6,7 @@ import type { Keys, Principal, Right } from '@dsec/iam';
 import type { FastifyInstance, FastifyReply, FastifyRequest } from 'fastify';
 import { Type, type Static, type TObject, type TSchema } from 'typebox';
 import { principalOf } from '../audit/request-audit.ts';
-import { authenticate } from './authentication.ts';
+import { authenticate, recognise } from './authentication.ts';
 import { defineQuery } from './query.ts';
 
 type Method = 'GET' | 'POST' | 'PUT' | 'PATCH' | 'DELETE';
@@ -86,12 +86,13 @@ export function addRoute<B extends TSchema, Q extends TObject>(
       // The schemas have checked both.
       return handle(call as Call<Static<B>, Static<Q>>);
     },
-    ...(right === 'none' || right === 'handler'
+    ...(right === 'none'
       ? {}
       : {
           onRequest: (request: FastifyRequest, _reply: FastifyReply, done: (error?: Error) => void) => {
             try {
-              authenticate(keys, request.raw, right);
+              if (right === 'handler') recognise(keys, request.raw);
+              else authenticate(keys, request.raw, right);
               done();
             } catch (error) {
               done(error as Error);
