@@ -2,7 +2,7 @@
 import type { NetworkPolicyRequest } from '@dsec/contract';
 import { SystemNetwork } from '@dsec/kit';
 import type { Sandbox } from '@dsec/libdsec';
-import { EgressClient, WireClient, type EgressCounters } from '@dsec/native-link';
+import { EgressClient, ResolverClient, WireClient, type EgressCounters, type RefusedAct } from '@dsec/native-link';
 import { leftOfNetwork, nodeNetworkOf, TestServer } from '@dsec/testkit';
 import { copyFile, mkdir, mkdtemp, readFile, rm, stat, writeFile } from 'node:fs/promises';
 import { createServer } from 'node:net';
@@ -322,6 +322,61 @@ test('mirror services have the credentials of the operator, and nobody else has 
   expect([kept.mode & 0o777, kept.uid]).toEqual([0o600, 0]);
   const argv = await readFile(`/proc/${await server().pid('resolver')}/cmdline`, 'utf8');
   expect(argv).not.toContain('secret');
+});
+
+/** Sends an echo request by the socket that programs without rights have for it. */
+const PING = `import socket; s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM, socket.IPPROTO_ICMP); s.sendto(b'\\x08' + bytes(7), ('${EVIL}', 0))`;
+type Told = RefusedAct['event'];
+
+/** What the resolver tells of a sandbox meanwhile. */
+async function listening(sandbox: Sandbox, work: (told: readonly Told[]) => Promise<void>): Promise<void> {
+  const socket = await new SystemNetwork().connectUnix(join(server().data, 'run/resolver/resolver.sock'));
+  await using wire = WireClient.connect(socket, { role: 'test', clock });
+  const told: Told[] = [];
+  const events = new ResolverClient(wire).events();
+  const reading = (async () => {
+    for await (const { event } of events) if (event.id === sandbox.sandboxId) told.push(event);
+  })();
+  reading.catch(() => undefined);
+  await new ResolverClient(wire).info();
+  await work(told);
+}
+
+test('what is refused names the process that asked, after a restart of egressd too', { timeout: 120_000 }, async () => {
+  await using sandbox = await networked(server(), { ...allow('good.test'), services: { models: true } });
+  const probe = (words: string): string => `python3 /probe.py ${words}`;
+  const connect = { kind: 'connect', reason: 'default' } as const;
+  const service = { kind: 'service', name: 'pypi.mirror.internal/' } as const;
+  const cases: readonly (readonly [string, Partial<Told>])[] = [
+    [probe(`tcp ${EVIL} 80`), { ...connect, protocol: 'tcp', address: EVIL, port: 80 }],
+    [probe(`udp ${EVIL} 9999`), { ...connect, protocol: 'udp', address: EVIL, port: 9999 }],
+    [`python3 -c "${PING}"`, { ...connect, protocol: 'icmp', address: EVIL }],
+    [probe('resolve evil.test'), { kind: 'name', name: 'evil.test', reason: 'name' }],
+    [probe(tls(GOOD, 'evil.test')), { kind: 'connect', reason: 'name_not_allowed', name: 'evil.test', address: GOOD }],
+    [probe('http models.mirror.internal 7300 pypi.mirror.internal'), service],
+  ];
+  for (const turn of ['before', 'after']) {
+    expect(await working(sandbox, 'resolve good.test')).toHaveLength(1);
+    await listening(sandbox, async (told) => {
+      for (const [script, is] of cases) {
+        // A shell, and its child, which becomes the program.
+        const { stdout } = await sandbox.runShell(`echo $$; sh -c 'echo $$; exec "$@"' sh ${script}; true`);
+        const [shell, pid] = stdout.split('\n').map(Number);
+        const by = (): readonly Told['process'][] =>
+          told
+            .filter((event) => Object.entries(is).every(([name, value]) => event[name as keyof typeof is] === value))
+            .map(({ process: caused }) => caused);
+        await waitFor(`an event of ${script}, ${turn}`, () => by().length > 0);
+        for (const caused of by()) {
+          expect(caused).toMatchObject({ pid, uid: 0, comm: 'python3' });
+          expect([caused?.ancestors[0], caused?.ancestors.at(-1)]).toEqual([shell, 1]);
+        }
+      }
+    });
+    if (turn === 'after') return;
+    await server().kill('egressd');
+    await waitFor('names', async () => (await attempt(sandbox, 'resolve good.test')).ok !== undefined);
+  }
 });
 
 test('the steps of a build reach what it is told, and what it makes reaches nothing', {
