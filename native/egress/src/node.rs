@@ -334,7 +334,7 @@ impl Node {
 
     /// The processes of a sandbox are known from here on. One whose cannot be is as good as any other.
     fn know(&mut self, slot: u32, namespace: &namespace::Namespace) {
-        if let Err(errno) = self.origins.open(slot, namespace) {
+        if let Err(errno) = self.origins.open(slot, &self.home, namespace) {
             self.warn("processes-unknown", &json!({ "slot": slot, "errno": errno_name(errno) }));
         }
     }

@@ -69,10 +69,10 @@ impl Origins {
     }
 
     /// Sockets of this network are looked at from now on.
-    pub fn open(&mut self, slot: u32, namespace: &Namespace) -> Result<()> {
+    pub fn open(&mut self, slot: u32, home: &OwnedFd, namespace: &Namespace) -> Result<()> {
         let Some(spaces) = &self.spaces else { return Ok(()) };
         let Some(people) = namespace.people else { return Err(Errno::NOENT) };
-        let cookie = socket_space::cookie_of(namespace.fd.as_fd())?;
+        let cookie = socket_space::cookie_of(home.as_fd(), namespace.fd.as_fd())?;
         let space = Space { slot, pid_inode: people.pid_inode, first_user: people.first_user, unused: 0 };
         bpf::update(spaces.as_fd(), &Cookie(cookie), &space)?;
         self.by_slot.insert(slot, (cookie, space));

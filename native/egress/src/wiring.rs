@@ -86,11 +86,5 @@ fn connect_inside(netlink: &mut Netlink, block: &Block, slot: u32, has_ipv6: boo
 
 /// Asks in another network namespace: a socket stays in the one that it was opened in.
 fn inside(home: BorrowedFd<'_>, namespace: BorrowedFd<'_>, ask: impl FnOnce(&mut Netlink) -> Result<()>) -> Result<()> {
-    process::enter_network(namespace)?;
-    let opened = Netlink::open();
-    if process::enter_network(home).is_err() {
-        // What this thread would do from here on it would do to a sandbox.
-        std::process::abort();
-    }
-    ask(&mut opened?)
+    ask(&mut process::within_network(home, namespace, Netlink::open)?)
 }

@@ -33,6 +33,21 @@ pub fn enter_network(namespace: BorrowedFd<'_>) -> Result<()> {
     Ok(())
 }
 
+/// Opens something in another network namespace than `home`, which the calling thread is in.
+pub fn within_network<T>(
+    home: BorrowedFd<'_>,
+    namespace: BorrowedFd<'_>,
+    open: impl FnOnce() -> Result<T>,
+) -> Result<T> {
+    enter_network(namespace)?;
+    let opened = open();
+    if enter_network(home).is_err() {
+        // What this thread would do from here on it would do to a sandbox.
+        std::process::abort();
+    }
+    opened
+}
+
 /// Gives up all capabilities of this thread, and of those that it will start, but these.
 pub fn keep_only_capabilities(kept: &[u32]) -> Result<()> {
     const VERSION_3: u32 = 0x2008_0522;

@@ -4,23 +4,18 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
 
-use super::process::enter_network;
-use super::{Errno, Result, check};
+use super::process::within_network;
+use super::{Result, check};
 
 /// `SO_NETNS_COOKIE`; Linux 5.14.
 const NETNS_COOKIE: libc::c_int = 71;
 
-/// The cookie of a namespace: no other of the boot has it.
-pub fn cookie_of(namespace: BorrowedFd<'_>) -> Result<u64> {
-    std::thread::scope(|scope| {
-        let thread = std::thread::Builder::new().name("namespace".to_owned());
-        let started = thread.spawn_scoped(scope, || {
-            enter_network(namespace)?;
-            let socket = socket_with(AddressFamily::UNIX, SocketType::DGRAM, SocketFlags::CLOEXEC, None)?;
-            cookie(socket.as_fd())
-        });
-        started.map_err(|_| Errno::AGAIN)?.join().map_err(|_| Errno::IO)?
-    })
+/// The cookie of a namespace: no other of the boot has it. `home` is that of the calling thread.
+pub fn cookie_of(home: BorrowedFd<'_>, namespace: BorrowedFd<'_>) -> Result<u64> {
+    let socket = within_network(home, namespace, || {
+        socket_with(AddressFamily::UNIX, SocketType::DGRAM, SocketFlags::CLOEXEC, None)
+    })?;
+    cookie(socket.as_fd())
 }
 
 fn cookie(socket: BorrowedFd<'_>) -> Result<u64> {
