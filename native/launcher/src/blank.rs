@@ -8,7 +8,7 @@ use rustix::fs::{CWD, renameat};
 use serde_json::json;
 
 use crate::blank_pool::{Step, Taken};
-use crate::create::{shm_bytes, write_record};
+use crate::create::{shm_bytes, shm_inodes, write_record};
 use crate::failure::{self, Failure, errno_name};
 use crate::launcher::Launcher;
 use crate::namespace_pool::Answer;
@@ -94,13 +94,14 @@ impl Launcher {
         let process = self.process_of(slot)?;
         node.cgroups.set_limits(&name, &create.limits).map_err(at("limits"))?;
         node.volume.set_limit(&name, create.limits.disk_bytes).map_err(at("volume"))?;
-        let shm_bytes = shm_bytes(&create.limits).to_string();
+        let shm_bytes = shm_bytes(&create.limits);
+        let shm_settings = [("size", shm_bytes.to_string()), ("nr_inodes", shm_inodes(shm_bytes).to_string())];
         self.inside(process, || {
             root.map_or(Ok(()), rootfs::enter_all)?;
             // The working directory is the root now.
             rootfs::name(CWD, &create.hostname)?;
             rustix::system::sethostname(create.hostname.as_bytes())?;
-            mount::reconfigure(CWD, "/dev/shm", "size", &shm_bytes)
+            mount::reconfigure(CWD, "/dev/shm", &shm_settings)
         })
         .map_err(at("root"))?;
         if let Some(cpus) = node.cores_for(create.limits.cpu_millis, self.core_turn) {

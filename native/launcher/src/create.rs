@@ -27,6 +27,9 @@ use daemon::socket;
 pub const MAX_STARTING_PER_CPU: usize = 2;
 /// Connections that may wait for aether to take them.
 const BACKLOG: i32 = 128;
+/// An inode and its name take a quarter of it: files alone never fill the memory.
+const SHM_BYTES_PER_INODE: u64 = 4_096;
+const SHM_MIN_INODES: u64 = 256;
 /// `/dev/shm` may hold this part of the memory limit.
 const SHM_DIVISOR: u64 = 2;
 
@@ -325,6 +328,11 @@ impl Launcher {
         ending.failed = caller.map(|caller| (caller, failure));
         self.begin_ending(slot, ending);
     }
+}
+
+/// Files that `/dev/shm` may hold: their inodes are memory, which no kill of a program gives back.
+pub fn shm_inodes(shm_bytes: u64) -> u64 {
+    (shm_bytes / SHM_BYTES_PER_INODE).max(SHM_MIN_INODES)
 }
 
 pub fn shm_bytes(limits: &Limits) -> u64 {

@@ -28,6 +28,7 @@ use rustix::fs::{CWD, Mode, OFlags, openat};
 use rustix::thread::CpuSet;
 
 use crate::cgroup;
+use crate::create::shm_inodes;
 use crate::namespaces::{self, Namespaces};
 use crate::profile::Profile;
 use crate::refusals::Refusals;
@@ -252,12 +253,14 @@ fn mount_system(plan: &Plan<'_>, proc: &OwnedFd, user: BorrowedFd<'_>) -> Result
     ];
     let pts = mount::create("devpts", &terminals, Attr::MOUNT_ATTR_NOSUID | Attr::MOUNT_ATTR_NOEXEC)?;
     mount::attach(&pts, CWD, c"/dev/pts")?;
-    let bytes = plan.content.as_ref().map_or(0, |content| content.shm_bytes).max(4_096).to_string();
+    let bytes = plan.content.as_ref().map_or(0, |content| content.shm_bytes).max(4_096);
+    let (bytes, inodes) = (bytes.to_string(), shm_inodes(bytes).to_string());
     let shared = [
         ("mode", Value::Text("1777")),
         ("uid", Value::Text(&owner)),
         ("gid", Value::Text(&owner)),
         ("size", Value::Text(&bytes)),
+        ("nr_inodes", Value::Text(&inodes)),
     ];
     let shm = mount::create("tmpfs", &shared, Attr::MOUNT_ATTR_NOSUID | Attr::MOUNT_ATTR_NODEV)?;
     mount::attach(&shm, CWD, c"/dev/shm")

@@ -16,6 +16,7 @@ pub mod data_dir;
 pub mod doctor;
 pub mod ending;
 pub mod failure;
+pub mod host_limits;
 pub mod init;
 pub mod launcher;
 pub mod layer_guard;

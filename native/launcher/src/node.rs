@@ -9,6 +9,7 @@ use rustix::thread::CpuSet;
 use crate::cgroup::{self, Cgroups};
 use crate::data_dir::{DataDir, open_host_directory};
 use crate::failure::errno_name;
+use crate::host_limits::HostLimits;
 use crate::options::Serve;
 use crate::profile::Profile;
 use crate::refusals::Refusals;
@@ -42,6 +43,8 @@ pub struct Node {
     pub uts_namespace: OwnedFd,
     /// What a sandbox has to reset: the launcher's own is not for it.
     pub has_oom_adjustment: bool,
+    /// Which limit of the host is too low and cannot be raised.
+    pub host_limits_lack: Option<String>,
     /// What `/sys` shows of the network.
     _shown_network: OwnedFd,
     _lock: OwnedFd,
@@ -66,6 +69,8 @@ impl Node {
         let volume = Volume::open(&data.volume, &data.uppers).map_err(at("volume"))?;
         let aether =
             data.install_aether(&options.aether).map_err(|error| format!("{}: {error}", options.aether.display()))?;
+        // After the claim: nobody takes itself for the last from here on.
+        let host_limits_lack = HostLimits::of_this_host().raise().err();
         let proc = open_host_directory("/proc").map_err(at("/proc"))?;
         process::keep_capabilities_across_uids().map_err(at("securebits"))?;
         process::limit_resource(libc::RLIMIT_NOFILE, u64::MAX, u64::MAX).map_err(at("open files"))?;
@@ -95,6 +100,7 @@ impl Node {
             mount_namespace,
             uts_namespace,
             has_oom_adjustment,
+            host_limits_lack,
             _shown_network: shown_network,
             _lock: lock,
         })

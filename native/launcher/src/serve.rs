@@ -91,6 +91,9 @@ pub fn serve(options: &Serve) -> std::result::Result<(), StartError> {
             &json!({ "message": "the volume is not btrfs with simple quotas: sandboxes share its space" }),
         );
     }
+    if let Some(lack) = launcher.node.host_limits_lack.take() {
+        launcher.warn("host-limits-low", &json!({ "message": lack }));
+    }
     let listener =
         socket::listen_at(launcher.node.data.run.as_fd(), SOCKET_NAME, SocketType::STREAM, launcher.node.edge, BACKLOG)
             .map_err(failed("launcher.sock"))?;

@@ -11,6 +11,7 @@ use serde_json::{Value, json};
 use crate::cgroup::{self, Cgroups};
 use crate::data_dir::DataDir;
 use crate::failure::errno_name;
+use crate::host_limits::HostLimits;
 use crate::node::Node;
 use crate::remove_tree::Removal;
 use crate::sys::Errno;
@@ -38,7 +39,12 @@ pub fn teardown(path: &Path) -> Result<Value, String> {
         }
     }
     Table::open(Path::new(TABLE))
-        .and_then(|table| table.release(&data))
+        .and_then(|table| {
+            if table.is_last(&data) {
+                HostLimits::of_this_host().restore().map_err(std::io::Error::other)?;
+            }
+            table.release(&data)
+        })
         .map_err(|error| format!("{TABLE}: {error}"))?;
     Ok(json!({ "sandboxes": sandboxes }))
 }

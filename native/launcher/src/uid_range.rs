@@ -130,6 +130,11 @@ impl Table {
         Ok(())
     }
 
+    /// Whether no other data directory that exists has a claim.
+    pub fn is_last(&self, path: &Path) -> bool {
+        (0..GRANULES).filter_map(|granule| self.read(granule)).all(|claim| claim.path == path || !claim.path.exists())
+    }
+
     fn file(&self, granule: u32) -> PathBuf {
         self.directory.join(granule.to_string())
     }
@@ -209,6 +214,19 @@ mod tests {
         assert!(fixture.claim("a", "y", all, false).is_some(), "directory and sandboxes gone");
         assert!(fixture.claim("kept", "z", all, false).is_some());
         assert_eq!(fixture.claim("a", "z", 1, false), None, "its sandboxes may still live");
+    }
+
+    #[test]
+    fn who_is_the_last_is_known() {
+        let fixture = Fixture::new("last");
+        let is_last =
+            |name: &str| Table::open(&fixture.root.join("table")).expect("table").is_last(&fixture.root.join(name));
+        assert!(fixture.claim("a", "x", 10, false).is_some());
+        assert!(is_last("a") && !is_last("b"));
+        assert!(fixture.claim("b", "x", 10, false).is_some());
+        assert!(!is_last("a"));
+        fs::remove_dir(fixture.root.join("b")).expect("removed");
+        assert!(is_last("a"));
     }
 
     #[test]

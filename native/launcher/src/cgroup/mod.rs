@@ -15,7 +15,7 @@ use crate::sys::{Errno, Result};
 
 pub use detect::{Found, detect};
 pub use files::write_file;
-pub use v2::offered as offered_controllers;
+pub use v2::{costs_io, offered as offered_controllers};
 
 /// What aether itself may need when the sandbox has used up its memory.
 pub const MEMORY_RESERVE_BYTES: u64 = 4 << 20;

@@ -7,15 +7,20 @@ use super::{CPU_PERIOD_US, Hierarchy, Set, Usage};
 use crate::sys::Result;
 
 const CONTROLLERS: [&str; 3] = ["memory", "pids", "cpu"];
+/// Where the kernel has it: every sandbox then has the same weight for the disk (by BFQ or io.cost), and what it has written is written back, and held up
+/// when that is too much, on its own account: the kernel does that only where memory and io are both there.
+const FURTHER: &str = "io";
 const WEIGHT_PER_CORE: u64 = 100;
 const MAX_WEIGHT: u64 = 10_000;
 
 /// Enables for children what is not enabled yet.
 pub fn enable_controllers(group: impl AsFd) -> Result<()> {
     let enabled = read(&group, ".", "cgroup.subtree_control")?;
+    let further = offered(&group).into_iter().find(|name| name == FURTHER);
     let missing: Vec<String> = CONTROLLERS
-        .iter()
-        .filter(|name| !enabled.split_whitespace().any(|on| on == **name))
+        .into_iter()
+        .chain(further.as_deref())
+        .filter(|name| !enabled.split_whitespace().any(|on| on == *name))
         .map(|name| format!("+{name}"))
         .collect();
     if missing.is_empty() {
@@ -70,6 +75,11 @@ pub fn offered(group: impl AsFd) -> Vec<String> {
     read(group, ".", "cgroup.controllers").unwrap_or_default().split_whitespace().map(str::to_owned).collect()
 }
 
+/// Whether the kernel weighs I/O by a model of a disk's cost; in the root group.
+pub fn costs_io(root: impl AsFd) -> bool {
+    read(root, ".", "io.cost.qos").is_ok_and(|text| text.contains("enable=1"))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -96,7 +106,7 @@ mod tests {
                 ("cgroup.freeze", "0\n"),
                 ("cgroup.events", "populated 1\nfrozen 1\n"),
                 ("cgroup.subtree_control", "memory\n"),
-                ("cgroup.controllers", "cpuset cpu memory pids\n"),
+                ("cgroup.controllers", "cpuset cpu io memory pids\n"),
             ] {
                 std::fs::write(path.join("s1").join(file), text).expect("written");
             }
@@ -163,7 +173,7 @@ mod tests {
         let fake = Fake::new("enable");
         let group = std::fs::File::open(fake.0.join("s1")).expect("opened");
         enable_controllers(&group).expect("enabled");
-        assert_eq!(fake.read("cgroup.subtree_control"), "+pids +cpu");
-        assert_eq!(offered(&group), ["cpuset", "cpu", "memory", "pids"]);
+        assert_eq!(fake.read("cgroup.subtree_control"), "+pids +cpu +io");
+        assert_eq!(offered(&group), ["cpuset", "cpu", "io", "memory", "pids"]);
     }
 }

@@ -6,6 +6,7 @@ use super::Outcome;
 use crate::cgroup;
 use crate::data_dir::open_host_directory;
 use crate::failure::errno_name;
+use crate::host_limits::HostLimits;
 use crate::namespaces;
 use crate::sys::clone::{self, Fork, Process};
 use crate::sys::{Errno, confinement, process};
@@ -119,6 +120,18 @@ pub fn seccomp() -> Outcome {
 pub fn landlock() -> Outcome {
     let abi = confinement::landlock_abi().map_err(explain("landlock_create_ruleset"))?;
     if abi < MIN_LANDLOCK { Err(format!("ABI {abi}; {MIN_LANDLOCK} is needed")) } else { Ok(format!("ABI {abi}")) }
+}
+
+pub fn host_limits() -> Outcome {
+    let low = HostLimits::of_this_host().low()?;
+    for (name, _) in &low {
+        let path = format!("/proc/sys/{name}");
+        // Opened alone: nothing is changed here.
+        let opened = std::fs::OpenOptions::new().write(true).open(&path);
+        opened.map_err(|error| format!("{path}: {error}"))?;
+    }
+    let low: Vec<String> = low.iter().map(|(name, present)| format!("{name} ({present})")).collect();
+    Ok(if low.is_empty() { "high enough".into() } else { format!("`dsec up` raises {}", low.join(", ")) })
 }
 
 pub fn kvm() -> Outcome {

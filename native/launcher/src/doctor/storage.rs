@@ -8,6 +8,7 @@ use rustix::fs::{CWD, Mode, mkdirat};
 
 use super::Outcome;
 use super::kernel::{TRIAL_UID, explain, in_child};
+use crate::cgroup;
 use crate::data_dir::open_host_directory;
 use crate::namespaces;
 use crate::prepare;
@@ -86,6 +87,29 @@ pub fn overlay_lowerdir_fd() -> Outcome {
         mount::create("overlay", &settings, Attr::empty()).map(|_| ())
     })?;
     Ok("takes descriptors".into())
+}
+
+/// Whether what one sandbox reads and writes can hold up another's.
+pub fn io_weight() -> Outcome {
+    let cgroup::Found::V2(root) = cgroup::detect()? else {
+        return Err("cgroup v1 writes back on nobody's account".into());
+    };
+    if !cgroup::offered_controllers(&root).iter().any(|name| name == "io") {
+        return Err("cgroup v2 without the controller io".into());
+    }
+    let disks = fs::read_dir("/sys/block").map_err(|error| format!("/sys/block: {error}"))?;
+    let has_bfq = |disk: &fs::DirEntry| {
+        fs::read_to_string(disk.path().join("queue/scheduler")).is_ok_and(|text| text.contains("[bfq]"))
+    };
+    let weighing: Vec<String> =
+        disks.filter_map(Result::ok).filter(has_bfq).map(|disk| disk.file_name().to_string_lossy().into()).collect();
+    if !weighing.is_empty() {
+        return Ok(format!("by bfq on {}", weighing.join(", ")));
+    }
+    match cgroup::costs_io(&root) {
+        true => Ok("by io.cost".into()),
+        false => Err("no disk has the scheduler bfq, and io.cost is off".into()),
+    }
 }
 
 pub fn btrfs_simple_quota() -> Outcome {

@@ -39,9 +39,11 @@ pub fn create(kind: &str, settings: &[(&str, Value<'_>)], attributes: MountAttrF
 }
 
 /// Changes one setting of the filesystem that is mounted at `name` in `directory`.
-pub fn reconfigure(directory: impl AsFd, name: &str, key: &str, value: &str) -> Result<()> {
+pub fn reconfigure(directory: impl AsFd, name: &str, settings: &[(&str, String)]) -> Result<()> {
     let context = fspick(directory, name, FsPickFlags::FSPICK_CLOEXEC | FsPickFlags::FSPICK_SYMLINK_NOFOLLOW)?;
-    fsconfig_set_string(context.as_fd(), key, value)?;
+    for (key, value) in settings {
+        fsconfig_set_string(context.as_fd(), *key, value.as_str())?;
+    }
     fsconfig_reconfigure(context.as_fd())
 }
 

@@ -45,6 +45,14 @@ export const kernelReasons: Readonly<Record<string, { readonly why: string; read
     why: 'even root inside cannot trace, signal or read PID 1 of the sandbox',
     fix: 'use a kernel with CONFIG_SECURITY_LANDLOCK, and `landlock` in its lsm= list',
   },
+  'io-weight': {
+    why: 'the disk serves sandboxes in equal parts, whatever one of them asks for',
+    fix: 'boot with cgroup v2 (systemd.unified_cgroup_hierarchy=1), and choose its scheduler: echo bfq >/sys/block/DISK/queue/scheduler',
+  },
+  'host-limits': {
+    why: 'open files, asynchronous I/O and terminals are counted for the whole host: one sandbox could use them up for all',
+    fix: 'sysctl -w fs.file-max=9223372036854775807 fs.aio-max-nr=1073741824 kernel.pty.max=1048576',
+  },
   'fanotify-pre-content': {
     why: 'layers from a blob store (`dsec up --blob`) are filled where they are read',
     fix: 'use a kernel with CONFIG_FANOTIFY_ACCESS_PERMISSIONS (6.14 or newer)',
