@@ -10,7 +10,7 @@ export function onX64Only(): void {
 }
 
 /** What every attack in Python can use: calls by name and number, and `attempt`, which prints how one went. */
-const PRELUDE = `
+export const PRELUDE = `
 import ctypes, ctypes.util, errno, fcntl, os, signal, socket, stat, struct, subprocess, sys, time
 libc = ctypes.CDLL(None, use_errno=True)
 def call(number, *arguments):

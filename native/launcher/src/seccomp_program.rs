@@ -61,9 +61,16 @@ pub struct Range {
     pub then: Vec<Instruction>,
 }
 
+/// Values that one leaf of the tree tells apart, one after another: a tree down to the last would have twice as many instructions, and the kernel
+/// translates them all for each sandbox.
+const EXCEPTIONS: usize = 8;
+
+/// A part of the values, up to where the next one begins.
+type Segment = (u32, Vec<Instruction>);
+
 /// Decides on the value that is loaded, as a binary tree over the ranges, which are sorted and do not overlap. What is in none is `otherwise`.
 pub fn decide(ranges: Vec<Range>, otherwise: Instruction) -> Vec<Instruction> {
-    let mut segments: Vec<(u32, Vec<Instruction>)> = Vec::new();
+    let mut segments: Vec<Segment> = Vec::new();
     let mut push = |first: u32, then: Vec<Instruction>| match segments.last() {
         Some((_, before)) if is_same(before, &then) => {}
         _ => segments.push((first, then)),
@@ -79,23 +86,65 @@ pub fn decide(ranges: Vec<Range>, otherwise: Instruction) -> Vec<Instruction> {
     if let Some(next) = next {
         push(next, vec![otherwise]);
     }
-    tree(&segments)
+    tree(&segments, None)
 }
 
-/// `segments` is not empty; each begins at its value and ends where the next one begins.
-fn tree(segments: &[(u32, Vec<Instruction>)]) -> Vec<Instruction> {
-    let (below, from) = segments.split_at(segments.len() / 2);
-    if below.is_empty() {
-        return from[0].1.clone();
+/// `segments` is not empty; they go up to where `end` begins.
+fn tree(segments: &[Segment], end: Option<u32>) -> Vec<Instruction> {
+    if let Some(leaf) = leaf(segments, end) {
+        return leaf;
     }
-    let (left, right) = (tree(below), tree(from));
+    let (below, from) = segments.split_at(segments.len() / 2);
+    let middle = from[0].0;
+    let (left, right) = (tree(below, Some(middle)), tree(from, end));
     let mut program = match u8::try_from(left.len()) {
-        Ok(length) => vec![jump(JUMP_IF_AT_LEAST, from[0].0, length, 0)],
-        Err(_) => vec![jump(JUMP_IF_AT_LEAST, from[0].0, 0, 1), jump(JUMP, left.len() as u32, 0, 0)],
+        Ok(length) => vec![jump(JUMP_IF_AT_LEAST, middle, length, 0)],
+        Err(_) => vec![jump(JUMP_IF_AT_LEAST, middle, 0, 1), jump(JUMP, left.len() as u32, 0, 0)],
     };
     program.extend(left);
     program.extend(right);
     program
+}
+
+/// Few enough segments: tests for each that is not the usual one, then what each leads to.
+fn leaf(segments: &[Segment], end: Option<u32>) -> Option<Vec<Instruction>> {
+    // Two neighbours are never the same, so every other one may be.
+    let usual = &segments.get(1).or(segments.first())?.1;
+    let usual =
+        if segments.iter().step_by(2).all(|(_, then)| is_same(then, &segments[0].1)) { &segments[0].1 } else { usual };
+    let mut tests: Vec<(u32, Option<u32>, usize)> = Vec::new();
+    let mut blocks: Vec<&Vec<Instruction>> = Vec::new();
+    for (at, (first, then)) in segments.iter().enumerate().filter(|(_, (_, then))| !is_same(then, usual)) {
+        let block = blocks.iter().position(|block| is_same(block, then)).unwrap_or_else(|| {
+            blocks.push(then);
+            blocks.len() - 1
+        });
+        let after = segments.get(at + 1).map(|(first, _)| *first).or(end);
+        tests.push((*first, after, block));
+    }
+    if tests.len() > EXCEPTIONS {
+        return None;
+    }
+    let is_one = |(first, after, _): &(u32, Option<u32>, usize)| first.checked_add(1) == *after;
+    let length: usize = tests.iter().map(|test| if is_one(test) || test.1.is_none() { 1 } else { 2 }).sum();
+    let mut starts = Vec::new();
+    let mut next = length + usual.len();
+    for block in &blocks {
+        starts.push(next);
+        next += block.len();
+    }
+    let mut program = Vec::with_capacity(next);
+    for test in &tests {
+        let (first, after, block) = *test;
+        if let Some(after) = after.filter(|_| !is_one(test)) {
+            program.push(jump(JUMP_IF_AT_LEAST, after, 1, 0));
+        }
+        let code = if is_one(test) { JUMP_IF_EQUAL } else { JUMP_IF_AT_LEAST };
+        program.push(jump(code, first, u8::try_from(starts[block] - program.len() - 1).ok()?, 0));
+    }
+    program.extend(usual);
+    blocks.into_iter().for_each(|block| program.extend(block));
+    Some(program)
 }
 
 fn is_same(one: &[Instruction], other: &[Instruction]) -> bool {
@@ -169,5 +218,35 @@ mod tests {
             assert_eq!((judge(1_000 + 2 * i), judge(1_001 + 2 * i)), (100 + i, 7));
         }
         assert_eq!((judge(u32::MAX - 1), judge(u32::MAX)), (7, 3));
+    }
+
+    #[test]
+    fn any_ranges_are_decided_as_they_say() {
+        let mut seed = 7u32;
+        let mut random = |below: u32| {
+            seed = seed.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+            (seed >> 8) % below
+        };
+        for _ in 0..300 {
+            let (mut ranges, mut next) = (Vec::new(), random(3));
+            for _ in 0..random(60) {
+                let last = next + random(4) / 2 * random(9);
+                // Some of several instructions, and some as long as no jump reaches.
+                let verdict = random(4);
+                let mut then = vec![load(NUMBER); [0, 0, 0, 0, 1, 150][random(6) as usize]];
+                then.push(give(verdict));
+                ranges.push(Range { first: next, last, then });
+                next = last + 1 + random(3);
+            }
+            let said: Vec<(u32, u32, u32)> =
+                ranges.iter().map(|range| (range.first, range.last, range.then.last().expect("some").k)).collect();
+            let mut program = begin(give(9));
+            program.extend(decide(ranges, give(2)));
+            for value in (0..next + 3).chain([u32::MAX]) {
+                let expected = said.iter().find(|(first, last, _)| (*first..=*last).contains(&value));
+                let expected = expected.map_or(2, |(_, _, verdict)| *verdict);
+                assert_eq!(judge(&program, NATIVE, value, [0; 3]), expected, "{value} in {said:?}");
+            }
+        }
     }
 }

@@ -7,7 +7,8 @@ import { join } from 'node:path';
 import { parseArgs } from 'node:util';
 import { PlatformError } from '@dsec/contract';
 import { SystemClock, SystemRandom } from '@dsec/kit';
-import { TestServer } from '@dsec/testkit';
+import { lacking, TestServer } from '@dsec/testkit';
+import { abuseBars, benchAbuse } from './abuse.ts';
 import { ENVIRONMENT, type BenchContext } from './bench-context.ts';
 import { benchBurst, BURST_POOL, burstBars } from './burst.ts';
 import { benchCreate, createBars } from './create.ts';
@@ -23,8 +24,8 @@ interface Bench {
   readonly bars: readonly Bar[];
   /** Sandboxes that `dsec up` makes ahead. @default its own */
   readonly poolBlanks?: number;
-  /** Its sandboxes may have a network, and there is something to reach. @default false */
-  readonly isNetworked?: boolean;
+  /** Its sandboxes may have a network, and there is something to reach; `where-possible`: a machine that cannot is no error. @default false */
+  readonly isNetworked?: boolean | 'where-possible';
   readonly measure: (context: BenchContext) => Promise<Findings>;
 }
 
@@ -34,6 +35,7 @@ const benches: Readonly<Record<string, Bench>> = {
   layers: { bars: layersBars, measure: benchLayers },
   ondemand: { bars: ondemandBars, measure: benchOndemand },
   egress: { bars: egressBars, isNetworked: true, measure: benchEgress },
+  abuse: { bars: abuseBars, isNetworked: 'where-possible', measure: benchAbuse },
   burst: { bars: burstBars, poolBlanks: BURST_POOL, measure: benchBurst },
 };
 
@@ -53,7 +55,9 @@ async function main(): Promise<void> {
   say('starting a server');
   const floor = await Floor.build(clock);
   // It is there before the server, whose resolver asks it, and goes after it.
-  await using world = bench.isNetworked === true ? await NetworkWorld.start(clock) : undefined;
+  const isNetworked =
+    bench.isNetworked === 'where-possible' ? lacking('root', 'egress') === undefined : bench.isNetworked === true;
+  await using world = isNetworked ? await NetworkWorld.start(clock) : undefined;
   await using server = await TestServer.start({
     volumeSize: '64G',
     environments: [ENVIRONMENT],

@@ -21,6 +21,10 @@ export class Sample {
     return this.#quantile(0.95);
   }
 
+  get p99(): number | undefined {
+    return this.#quantile(0.99);
+  }
+
   /** Times one piece of work. */
   async time<T>(clock: Clock, work: () => Promise<T>): Promise<T> {
     const startedMs = clock.monotonicMs();

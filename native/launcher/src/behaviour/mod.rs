@@ -53,10 +53,26 @@ pub struct Behaviour {
     began_at: Option<Instant>,
     /// Orders that its socket has no room for yet.
     outgoing: VecDeque<(Order, Vec<OwnedFd>)>,
+    /// It is waited for that its socket has room.
+    is_full: bool,
+    /// What it is told once those who wait have their answers.
+    later: Vec<Later>,
     /// Creates that are answered when their tripwires are laid, by slot.
     waiting: HashMap<u32, Laying>,
     pub subscribers: Subscribers,
     buffer: Vec<u8>,
+}
+
+/// Whose listener it is: aether that has served nobody yet, or one that may have been taken over and have put something else in its place.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Holder {
+    New,
+    Old,
+}
+
+enum Later {
+    Watch(u32),
+    Forget(u32),
 }
 
 #[derive(Default)]
@@ -144,6 +160,7 @@ impl Launcher {
         }
         self.warn("observer-gone", &json!({}));
         self.behaviour.outgoing.clear();
+        self.behaviour.is_full = false;
         let mut given_up = Vec::new();
         for (slot, laying) in &mut self.behaviour.waiting {
             laying.deaths += 1;
@@ -171,7 +188,7 @@ impl Launcher {
         }
         let live = self.sandboxes.values().filter(|sandbox| sandbox.id.is_some() && sandbox.phase.is_live());
         for slot in live.map(|sandbox| sandbox.slot).collect::<Vec<_>>() {
-            self.watch(slot);
+            self.watch(slot, Holder::Old);
         }
         None
     }
@@ -181,10 +198,29 @@ impl Launcher {
         let has_tripwires = self.sandboxes.get(&slot).is_some_and(|sandbox| !sandbox.tripwires.is_empty());
         if has_tripwires {
             self.behaviour.waiting.entry(slot).or_default().callers.push(caller);
-        }
-        self.watch(slot);
-        if !has_tripwires {
+            self.watch(slot, Holder::New);
+        } else {
+            // Whoever is refused something before it is watched waits until then.
+            self.behaviour.later.push(Later::Watch(slot));
             self.answer_created(slot, caller);
+        }
+    }
+
+    /// Tells the observer what nobody waits for. To be called when answers are on their way.
+    pub fn watch_later(&mut self) {
+        for later in std::mem::take(&mut self.behaviour.later) {
+            match later {
+                Later::Watch(slot) => {
+                    if self.sandboxes.get(&slot).is_some_and(|sandbox| sandbox.phase.is_live()) {
+                        self.watch(slot, Holder::New);
+                    }
+                }
+                Later::Forget(slot) if self.behaviour.observer.is_some() => {
+                    self.behaviour.outgoing.push_back((Order::Forget { slot }, Vec::new()));
+                    self.send_orders();
+                }
+                Later::Forget(_) => {}
+            }
         }
     }
 
@@ -194,7 +230,7 @@ impl Launcher {
         laying.map(|laying| laying.callers.push(caller)).is_some()
     }
 
-    pub fn watch(&mut self, slot: u32) {
+    pub fn watch(&mut self, slot: u32, holder: Holder) {
         if self.behaviour.observer.is_none() {
             return;
         }
@@ -202,7 +238,7 @@ impl Launcher {
         let (Some(id), Some(process)) = (&sandbox.id, &sandbox.process) else { return };
         let Ok(first) = process.pidfd.try_clone() else { return };
         let mut fds = vec![first];
-        fds.extend(self.listener_of(process));
+        fds.extend(self.listener_of(process, holder));
         let covered: &[&str] = if sandbox.profile.rules().covered.is_empty() { &[] } else { &covers::SAMPLES };
         let watch = Watch {
             slot,
@@ -217,10 +253,12 @@ impl Launcher {
     }
 
     /// The listener of a sandbox's filter; none where its filter answers by itself.
-    fn listener_of(&self, process: &Process) -> Option<OwnedFd> {
+    fn listener_of(&self, process: &Process, holder: Holder) -> Option<OwnedFd> {
         let listener = clone::copy_descriptor(&process.pidfd, REFUSALS_FD).ok()?;
+        if matches!(holder, Holder::New) {
+            return (self.node.refusals() == Refusals::Told).then_some(listener);
+        }
         let link = format!("self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&listener));
-        // aether itself could have put something else there.
         let name = readlinkat(&self.node.proc, link, Vec::new()).ok()?;
         (name.to_bytes() == seccomp_notify::NAME).then_some(listener)
     }
@@ -230,10 +268,7 @@ impl Launcher {
         for caller in self.behaviour.waiting.remove(&slot).into_iter().flat_map(|laying| laying.callers) {
             self.answers.push((caller, Err(failure.clone())));
         }
-        if self.behaviour.observer.is_some() {
-            self.behaviour.outgoing.push_back((Order::Forget { slot }, Vec::new()));
-            self.send_orders();
-        }
+        self.behaviour.later.push(Later::Forget(slot));
     }
 
     fn send_orders(&mut self) {
@@ -250,9 +285,12 @@ impl Launcher {
                 _ => self.behaviour.outgoing.pop_front(),
             };
         }
-        let has_more = !self.behaviour.outgoing.is_empty();
-        // A descriptor that cannot be waited for is one that ends soon.
-        let _ = self.poller.set(socket, Token::Observer, true, has_more);
+        let is_full = !self.behaviour.outgoing.is_empty();
+        if is_full != self.behaviour.is_full {
+            // A descriptor that cannot be waited for is one that ends soon.
+            let _ = self.poller.set(socket, Token::Observer, true, is_full);
+            self.behaviour.is_full = is_full;
+        }
     }
 
     fn tripwires_laid(&mut self, slot: u32, pid: u32, absent: &[usize]) {
