@@ -8,6 +8,7 @@ import { aetherPid } from '../e2e/host-side.ts';
 import { useServer } from '../e2e/started-server.ts';
 import { attack, expectUnharmed, notRefused, onX64Only } from './attack.ts';
 import { NESTED } from './nested.ts';
+import { expectNothingTold, expectTold } from './told.ts';
 
 const server = useServer();
 onX64Only();
@@ -39,6 +40,7 @@ beforeAll(async () => {
 afterAll(async () => {
   expect(await sha256Inside(neighbour, SHARED)).toBe(shared);
   await expectUnharmed(neighbour);
+  await expectNothingTold(neighbour);
   await Promise.all([sandbox.stop(), neighbour.stop()]);
 });
 
@@ -101,6 +103,7 @@ nested(lambda: handles('nested'))
   );
   expect(notRefused(outcomes)).toEqual([]);
   expect(outcomes.size).toBe(50);
+  await expectTold(sandbox, 'call', ['open_by_handle_at']);
 });
 
 test('CVE-2019-5736, CVE-2024-21626: a command that is /proc/self/exe, or in a directory that is a descriptor, reaches nothing of who starts it', {
@@ -237,6 +240,9 @@ told = subprocess.run(['/proc/self/fd/%d' % program, '-c', 'import os; print(os.
 attempt('who it runs as', lambda: told.stdout.strip())
 `,
   );
+  for (const [name, outcome] of outcomes) {
+    if (/^(replace|ask) /.test(name)) expect([name, outcome]).toEqual([name, 'ENOPROTOOPT']);
+  }
   expect(outcomes.get('who it runs as')).toMatch(/^DONE (1000 \['0000000000000000'\])?$/);
   expect(notRefused(outcomes)).toEqual([`who it runs as: ${outcomes.get('who it runs as')}`]);
 });

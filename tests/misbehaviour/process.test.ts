@@ -9,6 +9,7 @@ import { processFacts } from '../e2e/process-facts.ts';
 import { useServer } from '../e2e/started-server.ts';
 import { timed, waitFor } from '../e2e/wait-for.ts';
 import { attack, expectUnharmed, notRefused, onX64Only } from './attack.ts';
+import { expectTold } from './told.ts';
 
 const server = useServer();
 onX64Only();
@@ -89,6 +90,7 @@ attempt('threads', lambda: len(threads))
   // The kernel takes signals for the first process of a namespace, and drops those that would end or stop it.
   const isSignal = (line: string): boolean => line.startsWith('signal ');
   expect(notRefused(outcomes).filter((line) => !isSignal(line) && line !== 'threads: DONE 2')).toEqual([]);
+  await expectTold(sandbox, 'call', ['prlimit64 1', 'sched_setaffinity 1', 'sched_setscheduler 1', /^setpriority /]);
   await expectUnharmed(sandbox, neighbour);
 });
 
