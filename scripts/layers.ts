@@ -13,6 +13,7 @@ import { sourceFiles } from './tracked-files.ts';
 export const LAYERS: Readonly<Record<string, number>> = {
   contract: 0,
   kit: 1,
+  wire: 1,
   libdsec: 2,
   store: 2,
   blob: 2,

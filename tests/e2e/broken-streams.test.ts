@@ -196,7 +196,7 @@ test('X20 an answer that is cut at any byte is never taken for a whole one', { t
   await using sandbox = await server().sandbox();
   const content = '0123456789'.repeat(20_000);
   await sandbox.files.write('/root/d/f', content);
-  await using proxy = await CuttingProxy.start(server().endpoint);
+  await using proxy = await CuttingProxy.start(server().endpoint, { isPlain: true });
   const through = await server().connect({ endpoint: proxy.endpoint, retry: NO_RETRIES }).getSandbox(sandbox.sandboxId);
   const cuts = [1, 17, 90, 200, 400, 1000, 60_000, 199_000];
   for (const at of cuts) {
@@ -226,6 +226,29 @@ test('X20 an answer that is cut at any byte is never taken for a whole one', { t
   for (const at of cuts) {
     proxy.cutAfter(at);
     expect(await again.files.readText('/root/d/f')).toBe(content);
+  }
+});
+
+test('X20 the connection of many commands is cut at any byte, and no command is taken for whole', {
+  timeout: 60_000,
+}, async () => {
+  await using sandbox = await server().sandbox();
+  await using proxy = await CuttingProxy.start(server().endpoint);
+  const print = ['sh', '-c', 'printf %0200000d 7'];
+  for (const at of [1, 11, 12, 13, 60, 200, 60_000, 199_000]) {
+    const client = server().connect({ endpoint: proxy.endpoint, retry: NO_RETRIES });
+    const through = await client.getSandbox(sandbox.sandboxId);
+    for (let warm = 0; warm < 3; warm += 1) await through.exec(['true']);
+    proxy.cutAfter(at);
+    expect((await failureOf(through.exec(print).then((result) => result))).code).toBe('connection_lost');
+    await client.close();
+    const patient = server().connect({ endpoint: proxy.endpoint });
+    const again = await patient.getSandbox(sandbox.sandboxId);
+    for (let warm = 0; warm < 3; warm += 1) await again.exec(['true']);
+    proxy.cutAfter(at);
+    const { stdout, stdoutDropped } = await again.exec(print);
+    expect([stdout.length, stdoutDropped]).toEqual([200_000, 0]);
+    await patient.close();
   }
 });
 

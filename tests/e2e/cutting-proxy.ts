@@ -2,10 +2,13 @@ import { SystemNetwork, type Connection, type Listener } from '@dsec/kit';
 import { clock } from './wait-for.ts';
 
 const network = new SystemNetwork();
+const UPGRADE = '\r\nupgrade: ';
 
 export interface CuttingProxyOptions {
   /** A connection over which nothing comes from the server for so long is cut, as idle proxies do. */
   readonly silenceMs?: number;
+  /** It speaks only HTTP: a request for another protocol gets no. @default false */
+  readonly isPlain?: boolean;
 }
 
 interface Pair {
@@ -17,6 +20,7 @@ interface Pair {
 export class CuttingProxy implements AsyncDisposable {
   readonly #pairs = new Set<Pair>();
   readonly #silenceMs: number | undefined;
+  readonly #isPlain: boolean;
   #listener: Listener | undefined;
   #cutAfterBytes: number | undefined;
   #isHeld = false;
@@ -27,6 +31,7 @@ export class CuttingProxy implements AsyncDisposable {
 
   private constructor(options: CuttingProxyOptions) {
     this.#silenceMs = options.silenceMs;
+    this.#isPlain = options.isPlain ?? false;
   }
 
   static async start(endpoint: string, options: CuttingProxyOptions = {}): Promise<CuttingProxy> {
@@ -79,6 +84,10 @@ export class CuttingProxy implements AsyncDisposable {
     server.once('close', () => client.end());
     let timer = this.#watchSilence(end);
     client.on('data', (chunk: Buffer) => {
+      if (this.#isPlain && chunk.includes(UPGRADE)) {
+        client.end('HTTP/1.1 501 Not Implemented\r\ncontent-length: 0\r\n\r\n');
+        return;
+      }
       if (!server.write(chunk)) {
         client.pause();
         server.once('drain', () => client.resume());

@@ -9,6 +9,7 @@ export * from './network-policy.ts';
 export * from './policy-profiles.ts';
 export * from './public/audit.ts';
 export * from './public/behaviour.ts';
+export * from './public/command-connection.ts';
 export * from './public/environment.ts';
 export * from './public/environment-usage.ts';
 export * from './public/exec.ts';

@@ -1,6 +1,15 @@
-import { execStreamKind, type ExecStatus, type ExecStreamMessage, type SandboxInfo } from '@dsec/contract';
+import {
+  COMMAND_CONNECTION_PATH,
+  execStreamKind,
+  type ExecStatus,
+  type ExecStreamMessage,
+  type SandboxInfo,
+} from '@dsec/contract';
 import http from 'node:http';
 import type { AddressInfo } from 'node:net';
+import type { Duplex } from 'node:stream';
+
+const COMMANDS = `/v1${COMMAND_CONNECTION_PATH}`;
 
 /** One request as it came, and the ways to answer it. */
 export class Exchange {
@@ -60,17 +69,23 @@ export class Exchange {
  */
 export class ScriptedServer implements AsyncDisposable {
   readonly exchanges: Exchange[] = [];
+  readonly #onCommands: ((socket: Duplex) => void) | undefined;
   readonly #onExchange: (exchange: Exchange, index: number) => void;
   #server: http.Server;
   #port = 0;
 
-  constructor(onExchange: (exchange: Exchange, index: number) => void) {
+  constructor(onExchange: (exchange: Exchange, index: number) => void, onCommands?: (socket: Duplex) => void) {
     this.#onExchange = onExchange;
+    this.#onCommands = onCommands;
     this.#server = this.#create();
   }
 
-  static async start(onExchange: (exchange: Exchange, index: number) => void): Promise<ScriptedServer> {
-    const server = new ScriptedServer(onExchange);
+  /** `onCommands` gets connections that ask for the protocol of many commands, before any answer. */
+  static async start(
+    onExchange: (exchange: Exchange, index: number) => void,
+    onCommands?: (socket: Duplex) => void,
+  ): Promise<ScriptedServer> {
+    const server = new ScriptedServer(onExchange, onCommands);
     await server.listen();
     return server;
   }
@@ -96,7 +111,12 @@ export class ScriptedServer implements AsyncDisposable {
   }
 
   #create(): http.Server {
-    return http.createServer((request, response) => {
+    const server = http.createServer((request, response) => {
+      // Unless it is told otherwise it speaks only HTTP, which a client finds out by itself.
+      if (request.url === COMMANDS) {
+        response.writeHead(404).end();
+        return;
+      }
       const chunks: Buffer[] = [];
       request.on('error', () => undefined);
       request.on('data', (chunk: Buffer) => chunks.push(chunk));
@@ -106,6 +126,13 @@ export class ScriptedServer implements AsyncDisposable {
         this.#onExchange(exchange, this.exchanges.length - 1);
       });
     });
+    const onCommands = this.#onCommands;
+    if (onCommands !== undefined)
+      server.on('upgrade', (_request, socket: Duplex) => {
+        socket.on('error', () => undefined);
+        onCommands(socket);
+      });
+    return server;
   }
 }
 

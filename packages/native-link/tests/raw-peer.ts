@@ -1,7 +1,7 @@
 /** The other end of a connection as a test drives it: frame by frame, right or wrong. */
 import type { Duplex } from 'node:stream';
 
-import { encodeFrame, FrameDecoder, FrameType } from '../src/wire/frame.ts';
+import { encodeFrame, FrameDecoder, FrameType } from '@dsec/wire';
 
 export interface RawFrame {
   readonly type: number;

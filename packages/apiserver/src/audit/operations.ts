@@ -20,6 +20,8 @@ const operationNames: Readonly<Record<string, string | null>> = {
   'GET /v1/sandboxes/:id/policy': NOT_AUDITED,
   'GET /v1/sandboxes/:id/sessions': NOT_AUDITED,
   'GET /v1/sandboxes/:id/usage': NOT_AUDITED,
+  // Its commands are, one by one.
+  'GET /v1/wire': NOT_AUDITED,
 
   'GET /v1/audit': 'audit.read',
   'POST /v1/audit': 'cli.note',

@@ -1,5 +1,5 @@
 /** Writes down what becomes of each request: once, when it is over, and before that when it takes long. */
-import type { IncomingMessage } from 'node:http';
+import type { IncomingHttpHeaders } from 'node:http';
 import type { AuditCredential, PlatformError } from '@dsec/contract';
 import type { Principal } from '@dsec/iam';
 import type { Clock, Random, Timer } from '@dsec/kit';
@@ -31,10 +31,17 @@ export interface RequestAuditOptions {
   readonly digest: CommandDigest;
 }
 
+/** What the audit log wants of a request: one of HTTP, or a command among others on one connection. */
+export interface AuditedRequest {
+  readonly headers: IncomingHttpHeaders;
+  readonly url?: string | undefined;
+  readonly socket: { readonly remoteAddress?: string | undefined };
+}
+
 /** One request, from its begin. */
 export interface Audited {
   readonly operation: Operation;
-  readonly request: IncomingMessage;
+  readonly request: AuditedRequest;
   readonly requestId: string;
   readonly remote: string;
   readonly startedMs: number;
@@ -63,7 +70,7 @@ class RequestNotes {
 
 /** Where the notes of a request are: at the request itself, since a map beside it would cost a command more than all else here. */
 const NOTES = Symbol('what its handler tells of a request');
-type Noted = IncomingMessage & { [NOTES]?: RequestNotes };
+type Noted = AuditedRequest & { [NOTES]?: RequestNotes };
 
 const foundOf = (request: Noted): RequestNotes | undefined => request[NOTES];
 
@@ -74,26 +81,26 @@ function notesOf(request: Noted): RequestNotes {
 }
 
 /** Who asks, whether or not it may: known before the body is read. */
-export const setPrincipal = (request: IncomingMessage, principal: Principal): void =>
+export const setPrincipal = (request: AuditedRequest, principal: Principal): void =>
   void (notesOf(request).principal = principal);
 
-export const principalOf = (request: IncomingMessage): Principal | undefined => foundOf(request)?.principal;
+export const principalOf = (request: AuditedRequest): Principal | undefined => foundOf(request)?.principal;
 
 /** A request that was let in by something else than a key, whatever key it carries. */
-export function setCredential(request: IncomingMessage, credential: AuditCredential): void {
+export function setCredential(request: AuditedRequest, credential: AuditCredential): void {
   const found = notesOf(request);
   found.credential = credential;
   found.principal = undefined;
 }
 
 /** What the request turned out to be about. */
-export function noteSubject(request: IncomingMessage, subject: Subject): void {
+export function noteSubject(request: AuditedRequest, subject: Subject): void {
   const found = notesOf(request);
   found.subject = found.subject === undefined ? subject : { ...found.subject, ...subject };
 }
 
 /** What the request turned out to be. */
-export const noteOperation = (request: IncomingMessage, operation: string): void =>
+export const noteOperation = (request: AuditedRequest, operation: string): void =>
   void (notesOf(request).operation = operation);
 
 export class RequestAudit implements Disposable {
@@ -117,7 +124,7 @@ export class RequestAudit implements Disposable {
 
   begin(
     operation: Operation,
-    request: IncomingMessage,
+    request: AuditedRequest,
     requestId: string,
     params: Readonly<Record<string, string | undefined>>,
   ): Audited {
@@ -201,14 +208,14 @@ export class RequestAudit implements Disposable {
     return `${encodeOperation(operation, found)},${ending},"requestId":"${requestId}"${who}${subject}${replay}${begun}`;
   }
 
-  #detailOf(operation: Operation, { url = '' }: IncomingMessage, body: unknown): Detail | undefined {
+  #detailOf(operation: Operation, { url = '' }: AuditedRequest, body: unknown): Detail | undefined {
     const { name } = operation;
     if (name === 'exec.start') return detailOfCommand(body, this.#options.digest);
     if (name?.startsWith('file.') === true || name?.startsWith('tree.') === true) return detailOfFile(url, body);
     return undefined;
   }
 
-  #isReplay({ headers }: IncomingMessage, { name }: Operation, found: RequestNotes | undefined): boolean {
+  #isReplay({ headers }: AuditedRequest, { name }: Operation, found: RequestNotes | undefined): boolean {
     const key = headers['idempotency-key'];
     if (typeof key !== 'string' || key.length > MAX_KEY_CHARS || found?.principal === undefined) return false;
     return this.#seen.add(found.principal.keyId, name ?? '', key);

@@ -1,5 +1,8 @@
 /** From the request of a client to the params of `exec.start`. */
 import { PlatformError, type ExecRequest } from '@dsec/contract';
+import type { Principal } from '@dsec/iam';
+import { fingerprintOf } from '../fingerprint.ts';
+import type { Services } from '../services.ts';
 
 /** What a client sends along with the start of a command. */
 export interface ExecStart {
@@ -17,6 +20,21 @@ export interface ExecIdentity {
   readonly sandboxId: string;
   readonly execId: string;
   readonly fingerprint: string | undefined;
+}
+
+const EXEC_ID_CHARS = 24;
+
+/** The same idempotency key names the same exec, so that the sandbox itself knows a repeated request. */
+export function execIdentity(
+  { random, linkKey }: Services,
+  principal: Principal,
+  sandboxId: string,
+  idempotencyKey: string | undefined,
+  request: ExecRequest,
+): ExecIdentity {
+  if (idempotencyKey === undefined) return { sandboxId, execId: random.base36(EXEC_ID_CHARS), fingerprint: undefined };
+  const execId = linkKey.nameOf([principal.keyId, sandboxId, idempotencyKey]);
+  return { sandboxId, execId, fingerprint: fingerprintOf(request) };
 }
 
 /** @throws PlatformError `invalid_argument` for members that do not go together */

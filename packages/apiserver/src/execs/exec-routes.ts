@@ -6,9 +6,7 @@ import {
   ExecStatusSchema,
   ResizeSchema,
   SignalSchema,
-  type ExecRequest,
 } from '@dsec/contract';
-import type { Principal } from '@dsec/iam';
 import type { WireStream } from '@dsec/native-link';
 import { Type } from 'typebox';
 import type { IncomingHttpHeaders } from 'node:http';
@@ -21,7 +19,7 @@ import {
   ExecListSchema,
 } from '../edge/answers.ts';
 import { noteSubject } from '../audit/request-audit.ts';
-import { fingerprintOf, idempotencyKeyIn } from '../fingerprint.ts';
+import { idempotencyKeyIn } from '../fingerprint.ts';
 import { pumpBody } from '../http/body.ts';
 import { resetOnClose } from '../http/ndjson.ts';
 import { addRoute, requireForm, type RouteScopes } from '../http/route.ts';
@@ -30,11 +28,10 @@ import { sandboxIdOf } from '../sandboxes/sandbox-param.ts';
 import type { Services } from '../services.ts';
 import { execStarted } from './exec-events.ts';
 import { sendRecords } from './exec-records.ts';
-import { execStart, type ExecIdentity } from './exec-request.ts';
+import { execIdentity, execStart } from './exec-request.ts';
 import { sendResult } from './exec-result.ts';
 import { MemoryBudget } from '../http/memory-budget.ts';
 
-const EXEC_ID_CHARS = 24;
 const execIdForm = /^[a-z0-9]{1,32}$/;
 const DEFAULT_SIGNAL = 9;
 /** Output that answers in one piece hold together beyond their first 64 KiB of each stream. */
@@ -63,22 +60,9 @@ const execIdOf = (params: Params): string => requireForm('execId', params.eid, e
 const wantsRecords = (headers: IncomingHttpHeaders): boolean => headers.accept?.includes(EXEC_STREAM_TYPE) ?? false;
 
 export function execRoutes(scopes: RouteScopes, services: Services): void {
-  const { keys, edge, clock, random, linkKey } = services;
+  const { keys, edge, clock } = services;
   const idOf = (params: Params): string => sandboxIdOf(services, params.id);
   const budget = new MemoryBudget(RESULT_BYTES);
-
-  /** The same key names the same exec, so that the sandbox itself knows a repeated request. */
-  const identityOf = (
-    sandboxId: string,
-    principal: Principal,
-    headers: IncomingHttpHeaders,
-    body: ExecRequest,
-  ): ExecIdentity => {
-    const key = idempotencyKeyIn(headers);
-    if (key === undefined) return { sandboxId, execId: random.base36(EXEC_ID_CHARS), fingerprint: undefined };
-    const execId = linkKey.nameOf([principal.keyId, sandboxId, key]);
-    return { sandboxId, execId, fingerprint: fingerprintOf(body) };
-  };
 
   addRoute(scopes, keys, {
     method: 'POST',
@@ -90,7 +74,7 @@ export function execRoutes(scopes: RouteScopes, services: Services): void {
     handle: async ({ body, params, principal, request, reply }) => {
       const sandboxId = idOf(params);
       const { headers } = request.raw;
-      const identity = identityOf(sandboxId, principal, headers, body);
+      const identity = execIdentity(services, principal, sandboxId, idempotencyKeyIn(headers), body);
       const { sessionId } = body;
       noteSubject(request.raw, { execId: identity.execId, ...(sessionId === undefined ? {} : { sessionId }) });
       const start = execStart(body, identity);

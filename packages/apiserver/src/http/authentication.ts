@@ -1,8 +1,8 @@
 /** Finds and checks the API key of a request. */
-import type { IncomingHttpHeaders, IncomingMessage } from 'node:http';
+import type { IncomingHttpHeaders } from 'node:http';
 import { PlatformError } from '@dsec/contract';
 import { requireRight, type Keys, type Principal, type Right } from '@dsec/iam';
-import { setPrincipal } from '../audit/request-audit.ts';
+import { setPrincipal, type AuditedRequest } from '../audit/request-audit.ts';
 
 /** Headers that carry a key of ours. */
 export const KEY_HEADER = 'x-api-key';
@@ -19,7 +19,7 @@ export function secretIn(headers: IncomingHttpHeaders): string | undefined {
  * The principal of a request that has `right`.
  * @throws PlatformError `unauthenticated`, `permission_denied`
  */
-export function authenticate(keys: Keys, request: IncomingMessage, right: Right): Principal {
+export function authenticate(keys: Keys, request: AuditedRequest, right: Right): Principal {
   const secret = secretIn(request.headers);
   if (secret === undefined) throw new PlatformError('unauthenticated', 'the request carries no API key');
   const principal = keys.authenticate(secret);
@@ -29,7 +29,7 @@ export function authenticate(keys: Keys, request: IncomingMessage, right: Right)
 }
 
 /** Whose key a request carries, if any: it lets nobody in, and a request that is refused for something else is known as his. */
-export function recognise(keys: Keys, request: IncomingMessage): void {
+export function recognise(keys: Keys, request: AuditedRequest): void {
   const secret = secretIn(request.headers);
   const principal = secret === undefined ? undefined : keys.find(secret);
   if (principal !== undefined) setPrincipal(request, principal);

@@ -5,8 +5,9 @@
 import { createServer, type IncomingMessage, type Server, type ServerResponse } from 'node:http';
 import type { Duplex } from 'node:stream';
 import { PlatformError } from '@dsec/contract';
-import { operationOf, portOperation } from '../audit/operations.ts';
+import { operationOf, portOperation, type Operation } from '../audit/operations.ts';
 import { portAddressOf, type PortAddress } from '../ports/port-address.ts';
+import { COMMAND_CONNECTION_ROUTE, serveCommands } from '../execs/command-connection.ts';
 import { proxyRequest, proxyUpgrade, type PortOutcome } from '../ports/port-proxy.ts';
 import type { Services } from '../services.ts';
 import { logRequest } from './access-log.ts';
@@ -21,6 +22,7 @@ const HEADERS_MS = 60_000;
 const LINGER_MS = 500;
 const PORT_ROUTE = '/v1/sandboxes/:id/ports/:port/*';
 const socketOperation = operationOf('GET', EXEC_SOCKET_ROUTE);
+const connectionOperation = operationOf('GET', COMMAND_CONNECTION_ROUTE);
 
 type Handler = (request: IncomingMessage, response: ServerResponse) => void;
 
@@ -58,14 +60,15 @@ export function createFrontDoor(services: Services, routes: Handler): FrontDoor 
 
   const logOf = (
     request: IncomingMessage,
-    address: PortAddress | undefined,
+    asked: PortAddress | Operation,
     requestId: string,
   ): ((outcome: PortOutcome) => void) => {
     const startedMs = clock.monotonicMs();
-    const operation = address === undefined ? socketOperation : portOperation(request.method ?? '', PORT_ROUTE);
+    const isOfPort = 'port' in asked;
+    const operation = isOfPort ? portOperation(request.method ?? '', PORT_ROUTE) : asked;
     const { route } = operation;
-    const sandboxId = address?.sandboxId;
-    const params = address === undefined ? {} : { id: address.sandboxId, port: String(address.port) };
+    const sandboxId = isOfPort ? asked.sandboxId : undefined;
+    const params = isOfPort ? { id: asked.sandboxId, port: String(asked.port) } : {};
     const audited = audit.begin(operation, request, requestId, params);
     return ({ status, error, keyId }) => {
       audit.end(audited, { status, error });
@@ -88,14 +91,18 @@ export function createFrontDoor(services: Services, routes: Handler): FrontDoor 
     socket.once('close', () => upgraded.delete(socket));
     // Whoever works with it sees its close.
     socket.on('error', () => undefined);
-    const address = portAddressOf(request);
     const requestId = requestIdOf(request, random);
-    const log = logOf(request, address, requestId);
-    const over =
-      address === undefined
-        ? followBySocket(services, sockets, request, socket, head, requestId)
-        : proxyUpgrade(services, { request, address, requestId }, socket, head);
-    void over.then(log);
+    const address = portAddressOf(request);
+    if (address !== undefined) {
+      const log = logOf(request, address, requestId);
+      void proxyUpgrade(services, { request, address, requestId }, socket, head).then(log);
+    } else if (request.url === COMMAND_CONNECTION_ROUTE) {
+      const log = logOf(request, connectionOperation, requestId);
+      void serveCommands(services, request, socket, head, requestId).then(log);
+    } else {
+      const log = logOf(request, socketOperation, requestId);
+      void followBySocket(services, sockets, request, socket, head, requestId).then(log);
+    }
   });
   server.on('connect', (request: IncomingMessage, socket: Duplex) => {
     socket.on('error', () => undefined);

@@ -40,10 +40,16 @@ export class Commands {
     const body = execRequest(command, options, sessionId);
     const { input } = options;
     const streamed = input === undefined || isInline(input) ? undefined : input;
+    const idempotencyKey = options.idempotencyKey ?? this.#api.timing.uniqueKey();
+    // What is sent along with the start is sent in one piece, which is what a request is for.
+    const start = { sandboxId: this.#sandboxId, idempotencyKey, exec: body };
     return new Exec({
       api: this.#api,
       sandboxId: this.#sandboxId,
-      origin: { start: startRequest(this.#sandboxId, body, options.idempotencyKey ?? this.#api.timing.uniqueKey()) },
+      origin: {
+        start: startRequest(this.#sandboxId, body, idempotencyKey),
+        command: body.stdinBase64 === undefined ? start : undefined,
+      },
       maxOutputBytes: options.maxOutputBytes ?? DEFAULT_MAX_OUTPUT_BYTES,
       stdin: body.stdin ?? 'none',
       input: streamed,

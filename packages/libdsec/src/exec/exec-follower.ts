@@ -1,8 +1,10 @@
-import { EXEC_STREAM_TYPE, KEEPALIVE_MS, PlatformError, type ExecStatus } from '@dsec/contract';
+import { EXEC_STREAM_TYPE, KEEPALIVE_MS, PlatformError, type CommandStart, type ExecStatus } from '@dsec/contract';
+import { Deferred } from '../deferred.ts';
 import { Cancellation } from '../http/cancellation.ts';
 import { segment, type Api, type ApiRequest } from '../http/api.ts';
 import { isRepeatable, Retries } from '../http/retry.ts';
-import { RecordParser, type RecordSink, type Started } from './record-parser.ts';
+import { parseExecStatus } from './exec-answers.ts';
+import { RecordParser, takeMessage, type RecordSink, type Started } from './record-parser.ts';
 import { StallGuard } from './stall-guard.ts';
 
 /** After this long without even a keepalive the connection is given up and another one made. */
@@ -16,7 +18,8 @@ export interface OutputOffsets {
 
 /** Where to follow a command from: it is started, or it runs, or has run, already. */
 export type ExecOrigin =
-  | { readonly start: ApiRequest }
+  /** `command` is the same for a connection of many commands, where it can go over one. */
+  | { readonly start: ApiRequest; readonly command?: CommandStart | undefined }
   | { readonly execId: string; readonly offsets: OutputOffsets; readonly follow: boolean };
 
 /** Who takes the output. */
@@ -42,6 +45,7 @@ export class ExecFollower implements RecordSink {
   readonly #api: Api;
   readonly #sandboxId: string;
   readonly #start: ApiRequest | undefined;
+  readonly #command: CommandStart | undefined;
   readonly #sink: FollowSink;
   readonly #follow: boolean;
   #execId: string | undefined;
@@ -55,6 +59,7 @@ export class ExecFollower implements RecordSink {
     this.#sandboxId = sandboxId;
     this.#sink = sink;
     this.#start = 'start' in from ? from.start : undefined;
+    this.#command = 'start' in from ? from.command : undefined;
     this.#execId = 'execId' in from ? from.execId : undefined;
     this.#follow = 'start' in from || from.follow;
     this.#offsets = 'execId' in from ? [from.offsets.stdout, from.offsets.stderr] : [0, 0];
@@ -71,7 +76,7 @@ export class ExecFollower implements RecordSink {
     for (;;) {
       this.#hasProgressed = false;
       try {
-        return await this.#connection(cancellation);
+        return await (this.#overCommandConnection(cancellation) ?? this.#connection(cancellation));
       } catch (error) {
         if (!isRepeatable(error, 'always')) throw error;
         if (error.code === 'server_unreachable' && !this.#api.hasAnswered) throw error;
@@ -109,6 +114,32 @@ export class ExecFollower implements RecordSink {
     } finally {
       stopListening();
     }
+  }
+
+  /** Over the connection that carries many; undefined when that is not there, or the command was started already. */
+  #overCommandConnection(cancellation: Cancellation): Promise<ExecStatus> | undefined {
+    if (this.#command === undefined || this.#execId !== undefined || cancellation.isCancelled) return undefined;
+    const end = new Deferred<ExecStatus>();
+    const running = this.#api.startCommand(this.#command, {
+      onData: (channel, data) => {
+        if (channel !== 1 && channel !== 2)
+          throw new PlatformError('protocol_error', `the stream of a command has output of channel ${channel}`);
+        this.onData(channel, data);
+      },
+      onMessage: (message) => takeMessage(message, this),
+      ready: () => this.#sink.ready(),
+      onEnd: (result) => {
+        this.onExit(parseExecStatus(result));
+        if (this.#exit !== undefined) end.resolve(this.#exit);
+      },
+      onFailure: (error) => end.reject(error),
+    });
+    if (running === undefined) return undefined;
+    const stopListening = cancellation.onCancel(() => {
+      running.reset();
+      end.reject(cancellation.reason);
+    });
+    return end.promise.finally(stopListening);
   }
 
   #request(): ApiRequest {

@@ -88,33 +88,34 @@ export class RecordParser {
     if (!isMessage) return;
     const message = this.#message;
     this.#message = [];
-    this.#dispatch(parseJson(decodeAll(message)));
+    takeMessage(parseJson(decodeAll(message)), this.#sink);
   }
+}
 
-  #dispatch(message: unknown): void {
-    const { started, gap, exit, error } = membersOf(message);
-    if (exit !== undefined) {
-      this.#sink.onExit(parseExecStatus(exit));
-      return;
-    }
-    const { execId, pid, clientId } = membersOf(started);
-    if (typeof execId === 'string' && typeof pid === 'number') {
-      this.#sink.onStarted({ execId, pid, ...(typeof clientId === 'string' ? { clientId } : {}) });
-      return;
-    }
-    const { channel, from, to } = membersOf(gap);
-    if ((channel === 1 || channel === 2) && typeof from === 'number' && typeof to === 'number') {
-      this.#sink.onGap(channel, from, to);
-      return;
-    }
-    const { code, message: text, details } = membersOf(error);
-    if (typeof code === 'string' && typeof text === 'string') {
-      const known: ErrorDetails = detailsOf(details);
-      this.#sink.onError(PlatformError.fromWire({ code, message: text, details: known }));
-      return;
-    }
-    throw new PlatformError('protocol_error', 'the stream of a command has a message of an unknown form');
+/** Tells what a message of an exec stream says. @throws PlatformError `protocol_error` for one of no known form */
+export function takeMessage(message: unknown, sink: RecordSink): void {
+  const { started, gap, exit, error } = membersOf(message);
+  if (exit !== undefined) {
+    sink.onExit(parseExecStatus(exit));
+    return;
   }
+  const { execId, pid, clientId } = membersOf(started);
+  if (typeof execId === 'string' && typeof pid === 'number') {
+    sink.onStarted({ execId, pid, ...(typeof clientId === 'string' ? { clientId } : {}) });
+    return;
+  }
+  const { channel, from, to } = membersOf(gap);
+  if ((channel === 1 || channel === 2) && typeof from === 'number' && typeof to === 'number') {
+    sink.onGap(channel, from, to);
+    return;
+  }
+  const { code, message: text, details } = membersOf(error);
+  if (typeof code === 'string' && typeof text === 'string') {
+    const known: ErrorDetails = detailsOf(details);
+    sink.onError(PlatformError.fromWire({ code, message: text, details: known }));
+    return;
+  }
+  throw new PlatformError('protocol_error', 'the stream of a command has a message of an unknown form');
 }
 
 function membersOf(value: unknown): Readonly<Record<string, unknown>> {

@@ -1,4 +1,4 @@
-import { PlatformError } from '@dsec/contract';
+import { COMMAND_CONNECTION_PATH, PlatformError, type CommandStart } from '@dsec/contract';
 import type { Timing } from '../platform/timing.ts';
 import { Deadline, type CallOptions } from './deadline.ts';
 import { isReplayable } from './byte-source.ts';
@@ -6,7 +6,7 @@ import type { Cancellation } from './cancellation.ts';
 import { errorOf, parseJson } from './error-body.ts';
 import { isRepeatable, Retries, type Repeatable, type RetryOptions } from './retry.ts';
 import type { Parse } from './schema.ts';
-import type { Transport, TransportRequest, TransportResponse } from './transport.ts';
+import type { CommandSink, RunningCommand, Transport, TransportRequest, TransportResponse } from './transport.ts';
 
 /** A call that names no time of its own is given up after this long: a dead server must not hold its callers for ever. */
 const DEFAULT_TIMEOUT_MS = 60_000;
@@ -49,6 +49,7 @@ export class Api {
   readonly retry: Required<RetryOptions>;
   readonly #apiKey: string;
   readonly #transport: Transport;
+  readonly #commandUrl: string;
   #hasAnswered = false;
 
   constructor(options: ApiOptions) {
@@ -57,6 +58,7 @@ export class Api {
     this.retry = options.retry;
     this.#apiKey = options.apiKey;
     this.#transport = options.transport;
+    this.#commandUrl = this.url(COMMAND_CONNECTION_PATH);
   }
 
   /** Whether this server ever answered: then one that refuses connections is restarting; else the address is wrong. */
@@ -64,7 +66,7 @@ export class Api {
     return this.#hasAnswered;
   }
 
-  get authorization(): Readonly<Record<string, string>> {
+  get authorization(): { readonly authorization: string } {
     return { authorization: `Bearer ${this.#apiKey}` };
   }
 
@@ -126,6 +128,12 @@ export class Api {
     this.#hasAnswered = true;
     if (response.status >= 200 && response.status < 300) return response;
     throw await errorOf(response, request.what);
+  }
+
+  /** Starts a command over the connection of many, where there is one; undefined: ask by `send`. */
+  startCommand(command: CommandStart, sink: CommandSink): RunningCommand | undefined {
+    const { authorization } = this.authorization;
+    return this.#transport.startCommand?.({ ...command, url: this.#commandUrl, authorization }, sink);
   }
 
   /** Whether to try again after `error`. */

@@ -1,3 +1,4 @@
+import type { CommandStart } from '@dsec/contract';
 import type { Cancellation } from './cancellation.ts';
 
 /**
@@ -38,6 +39,34 @@ export interface Transport {
    * the cancellation when that comes first
    */
   send(request: TransportRequest): Promise<TransportResponse>;
+  /**
+   * Starts a command over the connection that carries many, where there is one that takes it now; undefined: ask by `send`. What becomes of it is
+   * told to `sink`, never before this returns.
+   */
+  startCommand?(request: CommandRequest, sink: CommandSink): RunningCommand | undefined;
   /** Closes connections that are kept for reuse. */
   close(): Promise<void>;
+}
+
+/** A command, as it is asked for over a connection of many. */
+export interface CommandRequest extends CommandStart {
+  /** Where the connection is asked for. */
+  readonly url: string;
+  readonly authorization: string;
+}
+
+/** Takes what a command says. What it throws ends the command's stream, and is told to `onFailure`. */
+export interface CommandSink {
+  onData(channel: number, bytes: Uint8Array<ArrayBuffer>): void;
+  onMessage(message: Readonly<Record<string, unknown>>): void;
+  /** Resolves when more may come; undefined: at once. */
+  ready(): Promise<void> | undefined;
+  /** The command's stream has ended, with this. Nothing comes after it or `onFailure`. */
+  onEnd(result: unknown): void;
+  onFailure(error: unknown): void;
+}
+
+export interface RunningCommand {
+  /** Loses interest; the command goes on. Nothing more is told. */
+  reset(): void;
 }

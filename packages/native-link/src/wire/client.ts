@@ -2,11 +2,9 @@
 import type { Duplex } from 'node:stream';
 import { PlatformError } from '@dsec/contract';
 import { abortError } from '@dsec/kit';
+import { encodeOpen, FrameType, MAX_STREAM_ID, MAX_STREAMS, protocolError } from '@dsec/wire';
 
 import { WireConnection, type WireConnectionOptions } from './connection.ts';
-import { FrameType, MAX_STREAM_ID, MAX_STREAMS } from './frame.ts';
-import { encodeOpen } from './payload.ts';
-import { protocolError } from './protocol-error.ts';
 import { Stream } from './stream.ts';
 import type { StreamOptions, WireStream } from './stream-api.ts';
 

@@ -1,11 +1,11 @@
 import { PlatformError } from '@dsec/contract';
 import { connectionPair, ManualClock } from '@dsec/kit';
+import { INITIAL_WINDOW, MAX_DATA } from '@dsec/wire';
 import { expect, test } from 'vitest';
 
 import { link } from '../../tests/link.ts';
 import { until } from '../../tests/raw-peer.ts';
 import { WireClient } from './client.ts';
-import { INITIAL_WINDOW, MAX_DATA } from './frame.ts';
 import type { WireHandler } from './server.ts';
 import type { WireItem, WireServerStream } from './stream-api.ts';
 

@@ -2,11 +2,9 @@
 import type { Duplex } from 'node:stream';
 import { PlatformError } from '@dsec/contract';
 import { orAborted, withDeadline, type Clock } from '@dsec/kit';
+import { encodeHello, FrameDecoder, type FrameSink, FrameType, parseHello, protocolError } from '@dsec/wire';
 
-import { FrameDecoder, type FrameSink, FrameType } from './frame.ts';
 import { Output } from './output.ts';
-import { encodeHello, parseHello } from './payload.ts';
-import { protocolError } from './protocol-error.ts';
 import type { Stream } from './stream.ts';
 import type { StreamHost, StreamOptions, WaitingSender } from './stream-api.ts';
 

@@ -3,7 +3,7 @@ import fc from 'fast-check';
 import { expect, test } from 'vitest';
 
 import type { RawFrame } from '../../tests/raw-peer.ts';
-import { costOf, encodeFrame, FrameDecoder, FrameType, MAX_DATA, MIN_COST } from './frame.ts';
+import { costOf, encodeFrame, FrameDecoder, FrameType, MAX_DATA, MIN_COST } from '@dsec/wire';
 
 /** Long enough to cross chunks in every way, short enough to be quick. */
 const MAX_TEST_PAYLOAD = 3_000;

@@ -2,13 +2,13 @@
 import { readFileSync } from 'node:fs';
 import { PlatformError } from '@dsec/contract';
 import { connectionPair, SystemClock } from '@dsec/kit';
+import { encodeFrame, FrameType } from '@dsec/wire';
 import fc from 'fast-check';
 import { expect, test } from 'vitest';
 
 import { quiet } from '../../tests/raw-peer.ts';
 import { WireClient } from './client.ts';
 import type { WireConnection } from './connection.ts';
-import { encodeFrame, FrameType } from './frame.ts';
 import { relay } from './relay.ts';
 import { serve, type WireHandler } from './server.ts';
 

@@ -1,12 +1,12 @@
 /** The other side does what it must not, or does not do what it should: memory stays bounded and nobody waits for ever. */
 import { PlatformError } from '@dsec/contract';
 import { SystemClock } from '@dsec/kit';
+import { FrameType, INITIAL_WINDOW } from '@dsec/wire';
 import { expect, test } from 'vitest';
 
 import { socketPair } from '../../tests/link.ts';
 import { quiet, RawPeer, until } from '../../tests/raw-peer.ts';
 import { WireClient } from './client.ts';
-import { FrameType, INITIAL_WINDOW } from './frame.ts';
 import { serve } from './server.ts';
 
 const codeOf = (promise: Promise<unknown>): Promise<unknown> =>

@@ -1,7 +1,7 @@
 /** The bytes that wait to be written: what is sent within one tick becomes one write. */
 import type { Duplex } from 'node:stream';
 
-import { FrameType, HEADER_LENGTH, writeHeader } from './frame.ts';
+import { FrameType, HEADER_LENGTH, writeHeader } from '@dsec/wire';
 
 /** Streams may send while less than this waits for the end of the tick, and while the socket takes it. */
 const OUTPUT_LIMIT = 256 * 1024;

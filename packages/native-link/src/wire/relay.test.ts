@@ -1,11 +1,11 @@
 import { PlatformError } from '@dsec/contract';
 import { SystemClock } from '@dsec/kit';
+import { FrameType, INITIAL_WINDOW } from '@dsec/wire';
 import { expect, test } from 'vitest';
 
 import { type Link, link, socketPair } from '../../tests/link.ts';
 import { quiet, RawPeer, until } from '../../tests/raw-peer.ts';
 import { WireClient } from './client.ts';
-import { FrameType, INITIAL_WINDOW } from './frame.ts';
 import { relay, type RelayOptions, type RelayOutcome } from './relay.ts';
 import type { WireHandler } from './server.ts';
 import type { WireItem, WireStream } from './stream-api.ts';

@@ -1,7 +1,7 @@
 /** Joins two streams frame by frame: the payloads are passed on as they are, and so is the credit. */
 import { PlatformError } from '@dsec/contract';
+import { sniffCloseCode } from '@dsec/wire';
 
-import { sniffCloseCode } from './payload.ts';
 import { Stream } from './stream.ts';
 import type { StreamTap, WireServerStream, WireStream } from './stream-api.ts';
 

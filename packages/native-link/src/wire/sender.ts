@@ -1,8 +1,7 @@
 /** The sending half of a stream: what is sent waits for credit of the other side and for room in the output, in order. */
 import { PlatformError } from '@dsec/contract';
+import { costOf, FrameType, INITIAL_WINDOW, MAX_DATA, MAX_WINDOW, MIN_COST, protocolError } from '@dsec/wire';
 
-import { costOf, FrameType, INITIAL_WINDOW, MAX_DATA, MAX_WINDOW, MIN_COST } from './frame.ts';
-import { protocolError } from './protocol-error.ts';
 import type { StreamHost, WaitingSender } from './stream-api.ts';
 
 /** Sends of one stream that may wait; a caller that awaits them has one. */

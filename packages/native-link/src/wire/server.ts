@@ -1,11 +1,9 @@
 /** The end of a connection that answers streams. */
 import type { Duplex } from 'node:stream';
 import { PlatformError } from '@dsec/contract';
+import { encodeFailure, FrameType, type JsonObject, MAX_STREAMS, parseOpen, protocolError } from '@dsec/wire';
 
 import { WireConnection, type WireConnectionOptions } from './connection.ts';
-import { FrameType, MAX_STREAMS } from './frame.ts';
-import { encodeFailure, type JsonObject, parseOpen } from './payload.ts';
-import { protocolError } from './protocol-error.ts';
 import { Stream } from './stream.ts';
 import type { WireServerStream } from './stream-api.ts';
 

@@ -1,9 +1,9 @@
 /** What a stream is to its owner, to its connection, and to a relay. */
 import type { PlatformError } from '@dsec/contract';
 import type { Clock } from '@dsec/kit';
+import type { JsonObject } from '@dsec/wire';
 
 import type { Output } from './output.ts';
-import type { JsonObject } from './payload.ts';
 
 export type WireItem =
   | { readonly type: 'data'; readonly channel: number; readonly bytes: Buffer }

@@ -1,10 +1,18 @@
 /** One stream of a connection, at either end. */
 import { PlatformError } from '@dsec/contract';
 import { abortError, type Timer } from '@dsec/kit';
+import {
+  costOf,
+  encodeClose,
+  encodeFailure,
+  encodeMessage,
+  FrameType,
+  INITIAL_WINDOW,
+  parseClose,
+  parseObject,
+  protocolError,
+} from '@dsec/wire';
 
-import { costOf, FrameType, INITIAL_WINDOW } from './frame.ts';
-import { encodeClose, encodeFailure, encodeMessage, parseClose, parseObject } from './payload.ts';
-import { protocolError } from './protocol-error.ts';
 import { StreamSender } from './sender.ts';
 import type { StreamHost, StreamOptions, StreamTap, WireItem, WireServerStream, WireStream } from './stream-api.ts';
 

@@ -2,12 +2,12 @@ import assert from 'node:assert/strict';
 import { readFileSync } from 'node:fs';
 import { PlatformError } from '@dsec/contract';
 import { connectionPair, SystemClock } from '@dsec/kit';
+import { encodeFrame, FrameDecoder, FrameType } from '@dsec/wire';
 import { expect, test } from 'vitest';
 
 import { quiet, type RawFrame, RawPeer, until } from '../../tests/raw-peer.ts';
 import { WireClient } from './client.ts';
 import type { WireConnection } from './connection.ts';
-import { encodeFrame, FrameDecoder, FrameType } from './frame.ts';
 import { WireServer } from './server.ts';
 import type { WireServerStream, WireStream } from './stream-api.ts';
 

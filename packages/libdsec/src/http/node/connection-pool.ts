@@ -1,7 +1,8 @@
 import { PlatformError } from '@dsec/contract';
 import { Deferred } from '../../deferred.ts';
 import type { Timing } from '../../platform/timing.ts';
-import type { TransportRequest } from '../transport.ts';
+import type { CommandRequest, CommandSink, RunningCommand, TransportRequest } from '../transport.ts';
+import { CommandLine } from './command-line.ts';
 import { Connection, type ConnectionOwner } from './connection.ts';
 import type { NodeResponse } from './node-response.ts';
 import type { Origin } from './origin.ts';
@@ -22,11 +23,17 @@ export class ConnectionPool implements ConnectionOwner {
   /** The one used last is used next, so that those which are too many grow old. */
   readonly #idle: Connection[] = [];
   readonly #waiting = new Set<() => void>();
+  readonly #commands: CommandLine;
   #isClosed = false;
 
   constructor(origin: Origin, timing: Timing) {
     this.#origin = origin;
     this.#timing = timing;
+    this.#commands = new CommandLine(origin, timing);
+  }
+
+  startCommand(request: CommandRequest, sink: CommandSink): RunningCommand | undefined {
+    return this.#commands.start(request, sink);
   }
 
   send(request: TransportRequest): Promise<NodeResponse> {
@@ -38,6 +45,7 @@ export class ConnectionPool implements ConnectionOwner {
   close(): void {
     this.#isClosed = true;
     for (const connection of this.#all) connection.destroy(clientClosed());
+    this.#commands.close(clientClosed());
     for (const wake of this.#waiting) wake();
   }
 

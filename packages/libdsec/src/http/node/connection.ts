@@ -1,18 +1,13 @@
 import { PlatformError } from '@dsec/contract';
-import { connect as connectPlain, type NetConnectOpts, type OnReadOpts, type Socket } from 'node:net';
-import { connect as connectSecure, type ConnectionOptions } from 'node:tls';
+import type { Socket } from 'node:net';
 import type { Timing } from '../../platform/timing.ts';
 import type { Cancellation } from '../cancellation.ts';
 import type { TransportRequest } from '../transport.ts';
+import { openSocket } from './open-socket.ts';
 import type { Origin } from './origin.ts';
 import { ResponseReader, type ResponseHead, type ResponseSink } from './response-reader.ts';
 import { NodeResponse, type BodySource } from './node-response.ts';
 
-/** Bytes read at once. All connections read into the same memory: what is read is taken within the call. */
-const READ_BYTES = 65_536;
-const readBuffer = Buffer.allocUnsafe(READ_BYTES);
-/** Silence after which the system asks whether the other side is still there. */
-const PROBE_MS = 60_000;
 /** A server closes a connection that is idle for the time that it names; one this close to it is not used any more. */
 const IDLE_MARGIN_MS = 1000;
 
@@ -56,35 +51,7 @@ export class Connection implements ResponseSink, BodySource {
     this.#origin = origin;
     this.#timing = timing;
     this.#owner = owner;
-    const onread: OnReadOpts = {
-      buffer: readBuffer,
-      callback: (size) => {
-        this.#onData(size);
-        return true;
-      },
-    };
-    const { hostname: host, port, session, socketPath } = origin;
-    const options: NetConnectOpts = {
-      host,
-      port,
-      noDelay: true,
-      keepAlive: true,
-      keepAliveInitialDelay: PROBE_MS,
-      onread,
-    };
-    if (socketPath !== undefined) {
-      this.#socket = connectPlain({ path: socketPath, onread });
-    } else if (origin.isSecure) {
-      const secure: ConnectionOptions = {
-        ...options,
-        ALPNProtocols: ['http/1.1'],
-        ...(session === undefined ? {} : { session }),
-      };
-      this.#socket = connectSecure(isAddress(host) ? secure : { ...secure, servername: host });
-      this.#socket.on('session', (next: Buffer) => (origin.session = next));
-    } else {
-      this.#socket = connectPlain(options);
-    }
+    this.#socket = openSocket(origin, (bytes) => this.#onData(bytes));
     this.#socket.on('error', (error: Error) => (this.#failure ??= error));
     this.#socket.on('end', () => this.#onEnd());
     this.#socket.on('close', () => this.#onClose());
@@ -174,9 +141,9 @@ export class Connection implements ResponseSink, BodySource {
     }
   }
 
-  #onData(size: number): void {
+  #onData(bytes: Buffer): void {
     try {
-      this.#reader.push(readBuffer.subarray(0, size));
+      this.#reader.push(bytes);
     } catch (error) {
       this.destroy(error);
     }
@@ -264,8 +231,6 @@ function idleMsOf(header: string | undefined): number {
   const seconds = header === undefined ? undefined : /timeout=(\d{1,9})/.exec(header)?.[1];
   return seconds === undefined ? Infinity : Number(seconds) * 1000;
 }
-
-const isAddress = (host: string): boolean => /^[\d.]+$|:/.test(host);
 
 function failureOf(request: TransportRequest, origin: Origin, cause: unknown): Error {
   const { cancellation, method, url } = request;

@@ -36,6 +36,7 @@ export function nodeTransport(timing: Timing, local?: LocalSocket): Transport {
       checkRequest(request);
       return poolOf(request.url).send(request);
     },
+    startCommand: (request, sink) => poolOf(request.url).startCommand(request, sink),
     close: () => {
       for (const pool of pools.values()) pool.close();
       return Promise.resolve();

@@ -1,0 +1,31 @@
+export {
+  costOf,
+  encodeFrame,
+  FrameDecoder,
+  type FrameSink,
+  FrameType,
+  HEADER_LENGTH,
+  INITIAL_WINDOW,
+  MAX_CONTROL,
+  MAX_DATA,
+  MAX_STREAM_ID,
+  MAX_STREAMS,
+  MAX_WINDOW,
+  MIN_COST,
+  writeHeader,
+} from './frame.ts';
+export {
+  type CloseOutcome,
+  encodeClose,
+  encodeFailure,
+  encodeHello,
+  encodeMessage,
+  encodeOpen,
+  type JsonObject,
+  parseClose,
+  parseHello,
+  parseObject,
+  parseOpen,
+  sniffCloseCode,
+} from './payload.ts';
+export { protocolError } from './protocol-error.ts';
