@@ -201,6 +201,7 @@ impl Launcher {
             refusals: self.node.refusals(),
             cgroups: &self.node.cgroups,
             has_oom_adjustment: self.node.has_oom_adjustment,
+            apparmor: self.node.apparmor.as_ref().map(|apparmor| apparmor.word(profile)),
             content,
         };
         let process = fork(&plan).map_err(failed("clone"))?;

@@ -27,6 +27,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, IntoRawFd, OwnedFd};
 use rustix::fs::{CWD, Mode, OFlags, openat};
 use rustix::thread::CpuSet;
 
+use crate::apparmor;
 use crate::cgroup;
 use crate::create::shm_inodes;
 use crate::namespaces::{self, Namespaces};
@@ -128,6 +129,8 @@ pub struct Plan<'a> {
     pub refusals: Refusals,
     pub cgroups: &'a cgroup::Cgroups,
     pub has_oom_adjustment: bool,
+    /// Where the kernel has AppArmor: how to get into the profile.
+    pub apparmor: Option<&'a str>,
     /// `None` for a blank, which gets it later.
     pub content: Option<Content<'a>>,
 }
@@ -153,13 +156,14 @@ pub fn run(plan: &Plan<'_>) -> ! {
     };
     if place_descriptors(plan, held).is_ok() {
         let channel = process::borrow_fixed(CHANNEL_FD);
-        let errno = match wait_for_word(channel) {
-            Ok(()) => {
-                let _ = rustix::io::write(channel, &READY);
-                process::execute(process::borrow_fixed(AETHER_FD), c"aether")
-            }
-            Err(errno) => errno,
-        };
+        let errno =
+            match wait_for_word(channel).and_then(|()| plan.apparmor.map_or(Ok(()), apparmor::enter_at_execution)) {
+                Ok(()) => {
+                    let _ = rustix::io::write(channel, &READY);
+                    process::execute(process::borrow_fixed(AETHER_FD), c"aether")
+                }
+                Err(errno) => errno,
+            };
         let _ = rustix::io::write(channel, &encode_report(Stage::Execute, errno));
     }
     process::exit_now(127)

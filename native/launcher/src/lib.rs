@@ -4,6 +4,7 @@
 //! [`init`] (what a new process does until it is aether) - [`rootfs`], [`namespaces`], [`cgroup`], [`volume`], [`lowers`] (what it is made of).
 
 pub mod adopt;
+pub mod apparmor;
 pub mod behaviour;
 pub mod blank;
 pub mod blank_pool;

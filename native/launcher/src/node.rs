@@ -6,6 +6,7 @@ use std::path::Path;
 use rustix::fs::{Mode, OFlags, openat};
 use rustix::thread::CpuSet;
 
+use crate::apparmor::AppArmor;
 use crate::cgroup::{self, Cgroups};
 use crate::data_dir::{DataDir, open_host_directory};
 use crate::failure::errno_name;
@@ -43,6 +44,10 @@ pub struct Node {
     pub uts_namespace: OwnedFd,
     /// What a sandbox has to reset: the launcher's own is not for it.
     pub has_oom_adjustment: bool,
+    /// `None` where the kernel has none, or it cannot be used.
+    pub apparmor: Option<AppArmor>,
+    /// Why it cannot be used where the kernel has it.
+    pub apparmor_lack: Option<String>,
     /// Which limit of the host is too low and cannot be raised.
     pub host_limits_lack: Option<String>,
     /// What `/sys` shows of the network.
@@ -69,6 +74,11 @@ impl Node {
         let volume = Volume::open(&data.volume, &data.uppers).map_err(at("volume"))?;
         let aether =
             data.install_aether(&options.aether).map_err(|error| format!("{}: {error}", options.aether.display()))?;
+        // After the claim: from here on nobody takes the profiles away.
+        let (apparmor, apparmor_lack) = match AppArmor::load() {
+            Ok(apparmor) => (apparmor, None),
+            Err(lack) => (None, Some(lack)),
+        };
         // After the claim: nobody takes itself for the last from here on.
         let host_limits_lack = HostLimits::of_this_host().raise().err();
         let proc = open_host_directory("/proc").map_err(at("/proc"))?;
@@ -100,6 +110,8 @@ impl Node {
             mount_namespace,
             uts_namespace,
             has_oom_adjustment,
+            apparmor,
+            apparmor_lack,
             host_limits_lack,
             _shown_network: shown_network,
             _lock: lock,

@@ -91,6 +91,9 @@ pub fn serve(options: &Serve) -> std::result::Result<(), StartError> {
             &json!({ "message": "the volume is not btrfs with simple quotas: sandboxes share its space" }),
         );
     }
+    if let Some(lack) = launcher.node.apparmor_lack.take() {
+        launcher.warn("no-apparmor", &json!({ "message": lack }));
+    }
     if let Some(lack) = launcher.node.host_limits_lack.take() {
         launcher.warn("host-limits-low", &json!({ "message": lack }));
     }

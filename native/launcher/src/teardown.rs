@@ -8,6 +8,7 @@ use rustix::mount::{UnmountFlags, unmount};
 use rustix::process::{Pid, Signal, pidfd_send_signal};
 use serde_json::{Value, json};
 
+use crate::apparmor;
 use crate::cgroup::{self, Cgroups};
 use crate::data_dir::DataDir;
 use crate::failure::errno_name;
@@ -41,6 +42,7 @@ pub fn teardown(path: &Path) -> Result<Value, String> {
     Table::open(Path::new(TABLE))
         .and_then(|table| {
             if table.is_last(&data) {
+                apparmor::unload_unused().map_err(std::io::Error::other)?;
                 HostLimits::of_this_host().restore().map_err(std::io::Error::other)?;
             }
             table.release(&data)

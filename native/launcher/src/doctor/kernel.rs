@@ -3,6 +3,7 @@
 use std::os::fd::AsFd;
 
 use super::Outcome;
+use crate::apparmor;
 use crate::cgroup;
 use crate::data_dir::open_host_directory;
 use crate::failure::errno_name;
@@ -120,6 +121,10 @@ pub fn seccomp() -> Outcome {
 pub fn landlock() -> Outcome {
     let abi = confinement::landlock_abi().map_err(explain("landlock_create_ruleset"))?;
     if abi < MIN_LANDLOCK { Err(format!("ABI {abi}; {MIN_LANDLOCK} is needed")) } else { Ok(format!("ABI {abi}")) }
+}
+
+pub fn apparmor() -> Outcome {
+    apparmor::examine()
 }
 
 pub fn host_limits() -> Outcome {

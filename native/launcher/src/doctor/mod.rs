@@ -29,6 +29,7 @@ const CHECKS: &[Check] = &[
     Check { name: "btrfs-simple-quota", is_required: false, attempt: storage::btrfs_simple_quota },
     Check { name: "seccomp", is_required: true, attempt: kernel::seccomp },
     Check { name: "landlock", is_required: true, attempt: kernel::landlock },
+    Check { name: "apparmor", is_required: false, attempt: kernel::apparmor },
     Check { name: "io-weight", is_required: false, attempt: storage::io_weight },
     Check { name: "host-limits", is_required: false, attempt: kernel::host_limits },
     Check { name: "fanotify-pre-content", is_required: false, attempt: storage::fanotify_pre_content },

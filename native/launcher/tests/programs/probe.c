@@ -349,6 +349,20 @@ static void flood(int processes, const char *path) {
     for (;;) pause();
 }
 
+// What programs do to each other.
+static void peers(void) {
+    pid_t child = fork();
+    if (!child) for (;;) pause();
+    outcome("signal", kill(child, 0));
+    outcome("trace", ptrace(PTRACE_SEIZE, child, 0, 0));
+    char path[64];
+    snprintf(path, sizeof path, "/proc/%d/environ", child);
+    int fd = open(path, O_RDONLY);
+    outcome("read", fd);
+    outcome("end", kill(child, SIGKILL));
+    waitpid(child, 0, 0);
+}
+
 int main(int count, char **arguments) {
     const char *what = count > 1 ? arguments[1] : "";
     const char *argument = count > 2 ? arguments[2] : "";
@@ -379,6 +393,8 @@ int main(int count, char **arguments) {
     else if (!strcmp(what, "hard link")) outcome(what, link(argument, arguments[3]));
     else if (!strcmp(what, "symlink")) outcome(what, symlink(argument, arguments[3]));
     else if (!strcmp(what, "append")) { int fd = open(argument, O_WRONLY | O_APPEND); outcome(what, fd < 0 ? -1 : write(fd, "x", 1)); }
+    else if (!strcmp(what, "signal")) outcome(what, kill(atoi(argument), atoi(arguments[3])));
+    else if (!strcmp(what, "peers")) peers();
     else if (!strcmp(what, "stat")) { struct stat found; outcome(what, stat(argument, &found)); }
     // Runs the rest in a session of its own, as another user, below another process.
     else if (!strcmp(what, "below")) {

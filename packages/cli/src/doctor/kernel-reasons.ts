@@ -45,6 +45,10 @@ export const kernelReasons: Readonly<Record<string, { readonly why: string; read
     why: 'even root inside cannot trace, signal or read PID 1 of the sandbox',
     fix: 'use a kernel with CONFIG_SECURITY_LANDLOCK, and `landlock` in its lsm= list',
   },
+  apparmor: {
+    why: 'a second lock beside Landlock on /proc, /sys, signals and traces; without it the others hold',
+    fix: 'use a kernel with CONFIG_SECURITY_APPARMOR, `apparmor` in its lsm= list and the package apparmor',
+  },
   'io-weight': {
     why: 'the disk serves sandboxes in equal parts, whatever one of them asks for',
     fix: 'boot with cgroup v2 (systemd.unified_cgroup_hierarchy=1), and choose its scheduler: echo bfq >/sys/block/DISK/queue/scheduler',
