@@ -1,10 +1,10 @@
 # `make quickstart` is the way in, `make test` the proof. Both set up all that they need, as root, on Debian or Ubuntu.
 .DEFAULT_GOAL := help
 AS_ROOT := $(if $(filter-out 0,$(shell id -u)),sudo)
-.PHONY: help setup quickstart check test fuzz soak bench format
+.PHONY: help setup quickstart check test test-vm fuzz soak bench format
 
 help: ## What can be made
-	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
 
 setup: ## Debian packages, npm packages and native binaries, each only when needed
 	@scripts/setup.sh
@@ -18,6 +18,9 @@ check: setup ## Format, lint, types, layers, dead code, generated files
 
 test: setup ## Every check and every test
 	@scripts/test.sh
+
+test-vm: setup ## The suites of a kernel with AppArmor and pure cgroup v2, in a guest (SUITES="name ..." for some)
+	@$(AS_ROOT) scripts/test-vm.sh $(SUITES)
 
 # A property test of a decoder has `fuzz` in its name and goes on for DSEC_FUZZ_SECONDS when that is set.
 fuzz: export DSEC_FUZZ_SECONDS ?= 30
