@@ -138,7 +138,8 @@ struct origin {
 	/* As the host knows it. */
 	__u32 user;
 	__u32 ancestor_count;
-	__u32 unused;
+	/* Its number for the kernel itself. */
+	__u32 process;
 	/* Nearest first. */
 	__u32 ancestors[MAX_ANCESTORS];
 	char comm[COMM_BYTES];

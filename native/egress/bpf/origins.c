@@ -7,6 +7,8 @@
 #include "origins.h"
 
 #define GO_ON 1
+/* For so many ns who has made or used a socket is not looked up again when it uses it again. */
+#define FRESH 100000000
 
 /* Pid namespaces below each other: MAX_PID_NS_LEVEL of the kernel. */
 #define MAX_LEVELS 32
@@ -107,6 +109,11 @@ INLINE void note_ancestors(struct origin *origin, const struct task_struct *task
 
 INLINE void note(struct origin *origin, __u64 net_cookie, __u32 pid_inode)
 {
+	__u64 now = bpf_ktime_get_boot_ns();
+	__u32 process = bpf_get_current_pid_tgid() >> 32;
+
+	if (origin->net_cookie && origin->process == process && now - origin->noted_at < FRESH)
+		return;
 	struct task_struct *task = bpf_get_current_task();
 	struct signal_struct *signal = 0;
 	struct pid *pid = 0, *session = 0;
@@ -120,7 +127,8 @@ INLINE void note(struct origin *origin, __u64 net_cookie, __u32 pid_inode)
 	}
 	READ(signal, task->signal);
 	READ(session, signal->pids[SESSION]);
-	origin->noted_at = bpf_ktime_get_boot_ns();
+	origin->noted_at = now;
+	origin->process = process;
 	origin->outer_pid = number_at(pid, level - 1);
 	origin->pid = number_at(pid, level);
 	origin->session = number_at(session, level);

@@ -236,7 +236,8 @@ pub struct Origin {
     /// As the host knows it.
     pub user: u32,
     pub ancestor_count: u32,
-    pub unused: u32,
+    /// Its number for the kernel itself.
+    pub process: u32,
     /// Nearest first.
     pub ancestors: [u32; MAX_ANCESTORS],
     pub comm: [u8; COMM_BYTES],

@@ -4,7 +4,7 @@ mod common;
 
 use std::time::{Duration, Instant};
 
-use common::acts::{Act, act};
+use common::acts::{Act, FLOOD, act};
 use common::attached::{program_of, programs};
 use common::client::TestClient;
 use common::gate::Gate;
@@ -200,5 +200,41 @@ fn the_resolver_and_the_gate_hear_who_has_asked() {
     let refused = listener.next("refused", &json!({ "name": "b.example", "port": 8080 }));
     assert_is(&refused["process"], &act);
     drop((act, listener, sandbox, gate));
+    host.finish();
+}
+
+#[test]
+fn a_flood_costs_egressd_little_and_a_neighbour_nothing() {
+    if !is_possible() {
+        return;
+    }
+    let host = Host::start(&[]);
+    if !is_known(&host) {
+        return host.finish();
+    }
+    let (sandbox, neighbour) = (host.inhabited(), host.inhabited());
+    for of in [&sandbox, &neighbour] {
+        host.set(of, json!([]), flags(&["resolver"]));
+    }
+    let gateway = host.ok("node.info", &json!({}))["address4"].as_str().expect("an address").to_owned();
+    let quiet = Act::begin(&neighbour, &format!("udp {gateway} 53"));
+    let mut listener = Listener::new(&host);
+    let before = host.cpu();
+    for to in [FAR4, &gateway] {
+        Act::begin(&sandbox, &format!("flood {to} 53")).end();
+    }
+    let used = host.cpu().saturating_sub(before);
+    assert!(used < FLOOD / 4, "{used:?}");
+    let mut told = 0;
+    while let Some(message) = listener.client.message(listener.events, Duration::from_millis(100)) {
+        assert!(message["denied"]["process"]["pid"].is_u64(), "{message}");
+        told += 1;
+    }
+    assert!(told <= 16 * 4, "{told} told");
+    assert!(host.denied(&sandbox, "default") > told, "a flood");
+    let address = host.ok("uplink.open", &json!({ "id": neighbour.id }))["address4"].clone();
+    let asked = json!({ "id": neighbour.id, "address": address, "port": quiet.port, "protocol": "udp" });
+    assert_is(&host.ok("owner", &asked)["process"], &quiet);
+    drop((quiet, listener, sandbox, neighbour));
     host.finish();
 }

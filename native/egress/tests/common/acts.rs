@@ -4,7 +4,7 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream, UdpSocket};
 use std::os::fd::AsFd;
 use std::process::{Child, Command, Stdio};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use egress::sys::process::enter_network;
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
@@ -13,6 +13,7 @@ use super::{Sandbox, ping};
 
 const ACT: &str = "DSEC_TEST_ACT";
 const SHORT: Duration = Duration::from_millis(200);
+pub const FLOOD: Duration = Duration::from_secs(1);
 
 /// A program that has done what it was told, and lives on until it is dropped.
 pub struct Act {
@@ -113,6 +114,14 @@ pub fn act() {
             let port = socket.local_addr().expect("an address").port();
             kept = Some(socket);
             port
+        }
+        // From a socket of its own each time.
+        "flood" => {
+            let until = Instant::now() + FLOOD;
+            while Instant::now() < until {
+                let _ = UdpSocket::bind(any).expect("bound").send_to(b"question", to);
+            }
+            0
         }
         "ping" => {
             let _ = ping::answers(to.ip()).expect("a raw socket");

@@ -456,3 +456,13 @@ pub fn flags(set: &[&str]) -> Value {
     let flags: serde_json::Map<String, Value> = set.iter().map(|flag| ((*flag).to_owned(), json!(true))).collect();
     json!({ "flags": flags })
 }
+impl Host {
+    /// What the daemon has used of processors.
+    pub fn cpu(&self) -> Duration {
+        let daemon = self.daemon.as_ref().expect("a daemon");
+        let stat = std::fs::read_to_string(format!("/proc/{}/stat", daemon.id())).expect("stat");
+        let numbers = stat.rsplit(')').next().expect("numbers").split_whitespace().skip(11).take(2);
+        let ticks: u64 = numbers.map(|number| number.parse::<u64>().expect("a number")).sum();
+        Duration::from_secs(ticks) / rustix::param::clock_ticks_per_second() as u32
+    }
+}
