@@ -1,5 +1,5 @@
 import { expect, test } from 'vitest';
-import { kernelFinding } from './examine-network.ts';
+import { kernelFinding, processesFinding } from './examine-network.ts';
 
 const ALL =
   'BPF_SYSCALL NET_SCH_INGRESS NET_CLS_BPF VETH NF_TABLES NFT_CT NFT_CONNLIMIT NFT_MASQ NFT_REJECT NFT_TPROXY'.split(
@@ -22,4 +22,14 @@ test('names what a kernel lacks', () => {
 
 test('a kernel whose configuration is nowhere is not called unfit', () => {
   expect(kernelFinding(undefined).isPresent).toBe(true);
+});
+
+test('says what keeps the process of a denial from being known', () => {
+  const filesystems = 'nodev\tcgroup2\nnodev\tbpf\n';
+  const fit = { filesystems, lockdown: 'none [integrity] confidentiality\n', hasTypes: true };
+  expect(processesFinding(fit)).toMatchObject({ isPresent: true, isNeeded: false, detail: '' });
+  const unfit = { filesystems: 'nodev\tcgroup\n', lockdown: 'none integrity [confidentiality]\n', hasTypes: false };
+  const { isPresent, detail } = processesFinding(unfit);
+  expect(isPresent).toBe(false);
+  for (const word of ['cgroups v2', 'CONFIG_DEBUG_INFO_BTF', 'confidentiality']) expect(detail).toContain(word);
 });

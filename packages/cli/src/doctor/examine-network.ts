@@ -1,4 +1,4 @@
-import { readFile } from 'node:fs/promises';
+import { access, readFile } from 'node:fs/promises';
 import { release } from 'node:os';
 import { gunzipSync } from 'node:zlib';
 import type { Finding } from './finding.ts';
@@ -20,11 +20,16 @@ const MAX_CONFIG_BYTES = 4 * 1024 * 1024;
 
 /** What policies that allow something need of the host; without it `dsec up` starts a server whose sandboxes reach nothing. */
 export async function examineNetwork(): Promise<readonly Finding[]> {
-  const [config, filesystems, forwarding] = await Promise.all([
+  const [config, filesystems, forwarding, lockdown] = await Promise.all([
     kernelConfig(),
     readFile('/proc/filesystems', 'utf8').catch(() => ''),
     readFile('/proc/sys/net/ipv4/ip_forward', 'utf8').catch(() => undefined),
+    readFile('/sys/kernel/security/lockdown', 'utf8').catch(() => ''),
   ]);
+  const hasTypes = await access('/sys/kernel/btf/vmlinux').then(
+    () => true,
+    () => false,
+  );
   const isForwarding = forwarding?.trim() === '1';
   return [
     kernelFinding(config),
@@ -44,7 +49,29 @@ export async function examineNetwork(): Promise<readonly Finding[]> {
       why: 'packets of sandboxes are forwarded',
       fix: 'use a kernel with CONFIG_INET',
     },
+    processesFinding({ filesystems, lockdown, hasTypes }),
   ];
+}
+
+/** What is needed to tell which process has caused what was denied; `hasTypes`: the kernel describes its own types. */
+export function processesFinding(kernel: {
+  readonly filesystems: string;
+  readonly lockdown: string;
+  readonly hasTypes: boolean;
+}): Finding {
+  const lacks = [
+    ...(/\tcgroup2$/m.test(kernel.filesystems) ? [] : ['no cgroups v2 (CONFIG_CGROUPS)']),
+    ...(kernel.hasTypes ? [] : ['no types of its own (CONFIG_DEBUG_INFO_BTF)']),
+    ...(kernel.lockdown.includes('[confidentiality]') ? ['lockdown=confidentiality'] : []),
+  ];
+  return {
+    name: 'network: processes',
+    isPresent: lacks.length === 0,
+    isNeeded: false,
+    detail: lacks.join('; '),
+    why: 'events of denied connections and names say which process it was; without it they come all the same',
+    fix: 'use a kernel that has them (those of Debian and Ubuntu do), with lockdown=integrity at most',
+  };
 }
 
 /** What the configuration of a kernel says; undefined: it is nowhere to be read. */
