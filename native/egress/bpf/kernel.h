@@ -22,7 +22,6 @@ static void *(*const bpf_sk_storage_get)(void *map, void *sk, void *value, __u64
 static struct bpf_sock *(*const bpf_sk_fullsock)(struct bpf_sock *sk) = (void *)BPF_FUNC_sk_fullsock;
 static __u64 (*const bpf_get_netns_cookie)(void *context) = (void *)BPF_FUNC_get_netns_cookie;
 static void *(*const bpf_get_current_task)(void) = (void *)BPF_FUNC_get_current_task;
-static __u64 (*const bpf_get_current_pid_tgid)(void) = (void *)BPF_FUNC_get_current_pid_tgid;
 static __u64 (*const bpf_get_current_uid_gid)(void) = (void *)BPF_FUNC_get_current_uid_gid;
 static long (*const bpf_probe_read_kernel)(void *to, __u32 size, const void *from) =
 	(void *)BPF_FUNC_probe_read_kernel;

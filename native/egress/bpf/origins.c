@@ -41,6 +41,7 @@ struct signal_struct {
 } OF_KERNEL;
 
 struct task_struct {
+	int tgid;
 	struct task_struct *real_parent;
 	struct task_struct *group_leader;
 	struct pid *thread_pid;
@@ -110,11 +111,12 @@ INLINE void note_ancestors(struct origin *origin, const struct task_struct *task
 INLINE void note(struct origin *origin, __u64 net_cookie, __u32 pid_inode)
 {
 	__u64 now = bpf_ktime_get_boot_ns();
-	__u32 process = bpf_get_current_pid_tgid() >> 32;
+	struct task_struct *task = bpf_get_current_task();
+	__u32 process = 0;
 
+	READ(process, task->tgid);
 	if (origin->net_cookie && origin->process == process && now - origin->noted_at < FRESH)
 		return;
-	struct task_struct *task = bpf_get_current_task();
 	struct signal_struct *signal = 0;
 	struct pid *pid = 0, *session = 0;
 
