@@ -11,6 +11,7 @@ import { waitFor } from '../e2e/wait-for.ts';
 import { EVIL, GOOD, GOOD6, HOST4, NAME_SERVER, OTHER, World } from '../e2e/world.ts';
 import { attack, expectUnharmed, notRefused, onX64Only } from './attack.ts';
 import { NESTED } from './nested.ts';
+import { expectNothingTold, expectTold } from './told.ts';
 
 const ZONE = { 'good.test': [GOOD, GOOD6], 'evil.test': [EVIL], '*.evil.test': [EVIL] };
 
@@ -64,6 +65,7 @@ beforeAll(async () => {
 afterAll(async () => {
   expect(await working(neighbour, 'tcp 127.0.0.1 8000', `udp ${GOOD} 9999`)).toHaveLength(2);
   await expectUnharmed(neighbour);
+  await expectNothingTold(neighbour);
   await Promise.all([sandbox.stop(), neighbour.stop()]);
   await new Promise((resolve) => onHost.close(resolve));
 });
@@ -72,6 +74,27 @@ async function addressOf(box: Sandbox): Promise<string> {
   const { stdout } = await box.exec(['ip', '-4', '-o', 'address', 'show', 'dev', 'eth0']);
   return /inet ([0-9.]+)/.exec(stdout)?.[1] ?? '';
 }
+
+test('what is refused is told: to whom or by which name, and by which command', async () => {
+  await using trying = await networked(server(), byName);
+  const words = [
+    'resolve secret.evil.test',
+    `tcp ${EVIL} 80`,
+    `tcp ${neighbour4} 8000`,
+    `tcp ${HOST4} ${portOf(onHost)}`,
+    `udp ${NAME_SERVER} 53`,
+  ];
+  expect(await working(trying, ...words)).toEqual([]);
+  await attempts(trying, `dns secret.evil.test 16 ${gateway}`);
+  await expectTold(trying, 'name', ['secret.evil.test A', 'secret.evil.test TXT']);
+  await expectTold(trying, 'connect', [
+    `tcp ${EVIL}:80`,
+    `tcp ${neighbour4}:8000`,
+    `tcp ${HOST4}:${portOf(onHost)}`,
+    `udp ${NAME_SERVER}:53`,
+  ]);
+  expect(came).toEqual([]);
+});
 
 test('a scan of the host, of the platform and of neighbours finds the name server and nothing else', {
   timeout: 60_000,
