@@ -8,7 +8,6 @@ use rustix::fs::{AtFlags, Dir, unlinkat};
 use rustix::process::Pid;
 use serde_json::json;
 
-use crate::behaviour::Holder;
 use crate::failure::errno_name;
 use crate::launcher::Launcher;
 use crate::node::Node;
@@ -85,7 +84,7 @@ impl Launcher {
             phase,
         };
         self.sandboxes.insert(record.slot, sandbox);
-        self.watch(record.slot, Holder::Old);
+        self.watch(record.slot);
         Ok(())
     }
 

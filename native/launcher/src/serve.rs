@@ -126,7 +126,6 @@ impl Loop {
     fn turn(&mut self) -> Result<()> {
         let timeout = self.launcher.advance(Instant::now());
         self.deliver();
-        self.launcher.watch_later();
         let tokens = self.launcher.poller.wait(timeout)?;
         let now = Instant::now();
         for token in tokens {

@@ -45,5 +45,7 @@ pub const MAX_PINNED: usize = 4_096;
 
 /// After the observer has died a new one begins, but not sooner than so long after the last one began.
 pub const OBSERVER_REST: Duration = Duration::from_secs(1);
+/// It is told of sandboxes so long after they were made, many at once; who is refused something before waits.
+pub const ORDERS_AFTER: Duration = Duration::from_millis(5);
 /// The observer gives way to whoever serves a request.
 pub const OBSERVER_NICE: i32 = 5;

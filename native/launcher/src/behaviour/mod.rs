@@ -23,24 +23,22 @@ use std::collections::{HashMap, VecDeque};
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::{Duration, Instant};
 
-use rustix::fs::{Mode, OFlags, openat, readlinkat};
-use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
+use rustix::fs::{Mode, OFlags, openat};
+use rustix::net::{AddressFamily, SendFlags, SocketFlags, SocketType, socketpair};
 use serde_json::json;
 
 pub use self::subscribers::{Subscribers, Waiting};
 
-use self::bounds::OBSERVER_REST;
+use self::bounds::{OBSERVER_REST, ORDERS_AFTER};
 use self::order::{MAX_BYTES, Order, Told, Watch};
 use crate::covers;
 use crate::failure::{Failure, errno_name};
-use crate::init::REFUSALS_FD;
 use crate::launcher::Launcher;
 use crate::poller::Token;
 use crate::refusals::Refusals;
 use crate::sandbox::{Caller, Phase};
 use crate::sys::clone::{self, Fork, Process};
 use crate::sys::{Errno, Result, process, seccomp_notify};
-use daemon::socket;
 
 /// In the run directory.
 const PAGE: &str = "launcher.answering";
@@ -51,28 +49,15 @@ const MAX_DEATHS: u32 = 3;
 pub struct Behaviour {
     observer: Option<(OwnedFd, Process)>,
     began_at: Option<Instant>,
-    /// Orders that its socket has no room for yet.
-    outgoing: VecDeque<(Order, Vec<OwnedFd>)>,
+    /// Orders that are not sent yet, and when they are: together, since each wakes it.
+    outgoing: VecDeque<Order>,
+    due: Option<Instant>,
     /// It is waited for that its socket has room.
     is_full: bool,
-    /// What it is told once those who wait have their answers.
-    later: Vec<Later>,
     /// Creates that are answered when their tripwires are laid, by slot.
     waiting: HashMap<u32, Laying>,
     pub subscribers: Subscribers,
     buffer: Vec<u8>,
-}
-
-/// Whose listener it is: aether that has served nobody yet, or one that may have been taken over and have put something else in its place.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub enum Holder {
-    New,
-    Old,
-}
-
-enum Later {
-    Watch(u32),
-    Forget(u32),
 }
 
 #[derive(Default)]
@@ -161,6 +146,7 @@ impl Launcher {
         self.warn("observer-gone", &json!({}));
         self.behaviour.outgoing.clear();
         self.behaviour.is_full = false;
+        self.behaviour.due = None;
         let mut given_up = Vec::new();
         for (slot, laying) in &mut self.behaviour.waiting {
             laying.deaths += 1;
@@ -173,10 +159,13 @@ impl Launcher {
         }
     }
 
-    /// Starts the observer again. Returns the time until it may be tried.
+    /// Sends what is due, or starts the observer again. Returns the time until there is more to do.
     pub fn advance_behaviour(&mut self, now: Instant) -> Option<Duration> {
         if self.behaviour.observer.is_some() {
-            return None;
+            if self.behaviour.due.is_some_and(|due| due <= now) {
+                self.send_orders();
+            }
+            return self.behaviour.due.map(|due| due.saturating_duration_since(now));
         }
         let until = self.behaviour.began_at? + OBSERVER_REST;
         if until > now {
@@ -188,8 +177,9 @@ impl Launcher {
         }
         let live = self.sandboxes.values().filter(|sandbox| sandbox.id.is_some() && sandbox.phase.is_live());
         for slot in live.map(|sandbox| sandbox.slot).collect::<Vec<_>>() {
-            self.watch(slot, Holder::Old);
+            self.watch(slot);
         }
+        self.send_orders();
         None
     }
 
@@ -198,29 +188,13 @@ impl Launcher {
         let has_tripwires = self.sandboxes.get(&slot).is_some_and(|sandbox| !sandbox.tripwires.is_empty());
         if has_tripwires {
             self.behaviour.waiting.entry(slot).or_default().callers.push(caller);
-            self.watch(slot, Holder::New);
         } else {
             // Whoever is refused something before it is watched waits until then.
-            self.behaviour.later.push(Later::Watch(slot));
             self.answer_created(slot, caller);
         }
-    }
-
-    /// Tells the observer what nobody waits for. To be called when answers are on their way.
-    pub fn watch_later(&mut self) {
-        for later in std::mem::take(&mut self.behaviour.later) {
-            match later {
-                Later::Watch(slot) => {
-                    if self.sandboxes.get(&slot).is_some_and(|sandbox| sandbox.phase.is_live()) {
-                        self.watch(slot, Holder::New);
-                    }
-                }
-                Later::Forget(slot) if self.behaviour.observer.is_some() => {
-                    self.behaviour.outgoing.push_back((Order::Forget { slot }, Vec::new()));
-                    self.send_orders();
-                }
-                Later::Forget(_) => {}
-            }
+        self.watch(slot);
+        if has_tripwires {
+            self.send_orders();
         }
     }
 
@@ -230,37 +204,28 @@ impl Launcher {
         laying.map(|laying| laying.callers.push(caller)).is_some()
     }
 
-    pub fn watch(&mut self, slot: u32, holder: Holder) {
-        if self.behaviour.observer.is_none() {
-            return;
-        }
+    /// Has the observer told of a sandbox, soon.
+    pub fn watch(&mut self, slot: u32) {
         let Some(sandbox) = self.sandboxes.get(&slot) else { return };
-        let (Some(id), Some(process)) = (&sandbox.id, &sandbox.process) else { return };
-        let Ok(first) = process.pidfd.try_clone() else { return };
-        let mut fds = vec![first];
-        fds.extend(self.listener_of(process, holder));
+        let (Some(id), Some(_)) = (&sandbox.id, &sandbox.process) else { return };
         let covered: &[&str] = if sandbox.profile.rules().covered.is_empty() { &[] } else { &covers::SAMPLES };
         let watch = Watch {
             slot,
             id: id.as_str().to_owned(),
             pid: sandbox.pid,
+            identity: sandbox.pid_identity,
             root_uid: self.node.uids.root_of(slot),
             tripwires: sandbox.tripwires.clone(),
             covered: covered.iter().map(|path| (*path).to_owned()).collect(),
         };
-        self.behaviour.outgoing.push_back((Order::Watch(watch), fds));
-        self.send_orders();
+        self.order(Order::Watch(watch));
     }
 
-    /// The listener of a sandbox's filter; none where its filter answers by itself.
-    fn listener_of(&self, process: &Process, holder: Holder) -> Option<OwnedFd> {
-        let listener = clone::copy_descriptor(&process.pidfd, REFUSALS_FD).ok()?;
-        if matches!(holder, Holder::New) {
-            return (self.node.refusals() == Refusals::Told).then_some(listener);
+    fn order(&mut self, order: Order) {
+        if self.behaviour.observer.is_some() {
+            self.behaviour.outgoing.push_back(order);
+            self.behaviour.due.get_or_insert_with(|| Instant::now() + ORDERS_AFTER);
         }
-        let link = format!("self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&listener));
-        let name = readlinkat(&self.node.proc, link, Vec::new()).ok()?;
-        (name.to_bytes() == seccomp_notify::NAME).then_some(listener)
     }
 
     /// It is gone, or about to go: nothing more of it is told. The failure is for whoever waits for its tripwires.
@@ -268,22 +233,24 @@ impl Launcher {
         for caller in self.behaviour.waiting.remove(&slot).into_iter().flat_map(|laying| laying.callers) {
             self.answers.push((caller, Err(failure.clone())));
         }
-        self.behaviour.later.push(Later::Forget(slot));
+        let of_slot = |order: &Order| matches!(order, Order::Watch(watch) if watch.slot == slot);
+        match self.behaviour.outgoing.iter().rposition(of_slot) {
+            // It was never told.
+            Some(at) => drop(self.behaviour.outgoing.remove(at)),
+            None => self.order(Order::Forget { slot }),
+        }
     }
 
     fn send_orders(&mut self) {
+        self.behaviour.due = None;
         let Some((socket, _)) = &self.behaviour.observer else { return };
-        while let Some((order, fds)) = self.behaviour.outgoing.front() {
-            let fds: Vec<_> = fds.iter().map(AsFd::as_fd).collect();
-            let sent = serde_json::to_vec(order)
-                .map_err(|_| Errno::INVAL)
-                .and_then(|bytes| socket::send_with_fds(socket, &bytes, &fds));
-            match sent {
+        while let Some((packet, count)) = order::pack(&self.behaviour.outgoing) {
+            match rustix::net::send(socket, &packet, SendFlags::NOSIGNAL) {
                 Err(Errno::INTR) => continue,
                 Err(Errno::AGAIN) => break,
                 // What else can be wrong is that it is gone, which is noticed when it is listened to.
-                _ => self.behaviour.outgoing.pop_front(),
-            };
+                _ => drop(self.behaviour.outgoing.drain(..count)),
+            }
         }
         let is_full = !self.behaviour.outgoing.is_empty();
         if is_full != self.behaviour.is_full {

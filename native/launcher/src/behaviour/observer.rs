@@ -11,7 +11,8 @@ use std::time::{Duration, Instant};
 use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{FlockOperation, Mode, OFlags, flock, openat};
-use rustix::net::{SendFlags, send};
+use rustix::net::{RecvFlags, SendFlags, recv, send};
+use rustix::process::Pid;
 
 use super::argv_reader::ArgvReader;
 use super::bounds::{ANSWERS, ANSWERS_AT_ONCE, CALLS, CALLS_AT_ONCE, MAX_LATE_ARGV, MAX_PATH_BYTES, OBSERVER_NICE};
@@ -21,11 +22,12 @@ use super::marks::{Marked, Marks, Object, object_of};
 use super::order::{self, Order, Told, Watch};
 use super::rate::Allowance;
 use super::tally::{Alike, Tally};
+use crate::init::REFUSALS_FD;
 use crate::record::now_ms;
+use crate::sys::clone;
 use crate::sys::seccomp_notify::{self, Notification, Pending};
 use crate::sys::shared_page::SharedPage;
 use crate::sys::{Errno, Result, process};
-use daemon::socket;
 
 const SOCKET: i32 = 3;
 const PROC: i32 = 4;
@@ -190,22 +192,24 @@ impl Observer {
     }
 
     fn take_order(&mut self, now: Instant) -> Result<bool> {
-        let (length, fds) = socket::receive_with_fds(self.socket, &mut self.buffer)?;
+        let (length, _) = recv(self.socket, self.buffer.as_mut_slice(), RecvFlags::empty())?;
         if length == 0 {
             return Ok(false);
         }
-        match serde_json::from_slice(&self.buffer[..length]).map_err(|_| Errno::PROTO)? {
-            Order::Watch(watch) => self.watch(watch, fds, now)?,
-            Order::Forget { slot } => self.forget(slot),
+        let orders: Vec<Order> = serde_json::from_slice(&self.buffer[..length]).map_err(|_| Errno::PROTO)?;
+        for order in orders {
+            match order {
+                Order::Watch(watch) => self.watch(watch, now)?,
+                Order::Forget { slot } => self.forget(slot),
+            }
         }
         Ok(true)
     }
 
-    fn watch(&mut self, watch: Watch, fds: Vec<OwnedFd>, now: Instant) -> Result<()> {
+    fn watch(&mut self, watch: Watch, now: Instant) -> Result<()> {
         self.forget(watch.slot);
-        let mut fds = fds.into_iter();
-        let first = fds.next().ok_or(Errno::PROTO)?;
-        let listener = fds.next();
+        let first = open_first(&watch).ok();
+        let listener = first.as_ref().and_then(|first| listener_of(self.proc, first));
         if let Some(listener) = &listener {
             if self.left_over.slot == watch.slot {
                 let Notification { id, call, arguments, .. } = self.left_over.notification;
@@ -215,7 +219,7 @@ impl Observer {
             epoll::add(&self.epoll, listener, EventData::new_u64(watch.slot.into()), EventFlags::IN)?;
         }
         self.tally.begin(watch.slot, watch.id.clone(), now);
-        self.mark(&watch, &first)?;
+        self.mark(&watch, first.as_ref())?;
         self.watched.insert(
             watch.slot,
             Watched {
@@ -231,13 +235,16 @@ impl Observer {
         Ok(())
     }
 
-    fn mark(&mut self, watch: &Watch, first: &OwnedFd) -> Result<()> {
+    fn mark(&mut self, watch: &Watch, first: Option<&OwnedFd>) -> Result<()> {
         let (slot, pid) = (watch.slot, watch.pid);
         let Some(marks) = &mut self.marks else {
             return if watch.tripwires.is_empty() { Ok(()) } else { self.tell(&Told::Blind { slot, pid }) };
         };
         let mut absent = (0..watch.tripwires.len()).collect();
-        if let Ok(root) = root_of(self.proc, pid, first) {
+        if watch.tripwires.is_empty() && watch.covered.is_empty() {
+            return Ok(());
+        }
+        if let Some(root) = first.and_then(|first| root_of(self.proc, pid, first).ok()) {
             marks.watch_covers(self.proc, root.as_fd(), &watch.covered);
             absent = marks.lay(self.proc, root.as_fd(), slot, &watch.tripwires);
         }
@@ -374,6 +381,20 @@ impl Observer {
         drop(opening);
         event.map_or(Ok(()), |event| self.tell(&Told::Event(event)))
     }
+}
+
+/// The first process of a sandbox, the very one that is meant.
+fn open_first(watch: &Watch) -> Result<OwnedFd> {
+    let pid = i32::try_from(watch.pid).ok().and_then(Pid::from_raw).ok_or(Errno::SRCH)?;
+    let first = clone::open_process(pid)?;
+    if clone::identity(&first)? == watch.identity { Ok(first) } else { Err(Errno::SRCH) }
+}
+
+/// The listener of a sandbox's filter, which its first process holds; none where the filter answers by itself.
+fn listener_of(proc: BorrowedFd<'_>, first: &OwnedFd) -> Option<OwnedFd> {
+    let listener = clone::copy_descriptor(first, REFUSALS_FD).ok()?;
+    // Whoever has taken aether over could have put something else there.
+    (facts::name_of_descriptor(proc, listener.as_raw_fd()) == seccomp_notify::NAME).then_some(listener)
 }
 
 /// The root directory of a sandbox, whose first process has this number as long as it lives.
