@@ -29,7 +29,7 @@ done)
 for package in $(echo "$chosen" | cut -d ' ' -f 3 | grep -vx checkout | sort -u); do
   targets=$(echo "$chosen" | awk -v package="$package" '$3 == package { print $4 == "lib" ? "--lib" : "--test " $4 }')
   # shellcheck disable=SC2086 # options
-  (cd native && cargo test --quiet --locked --package "$package" $targets --no-run --message-format json) >"$work/$package.json"
+  (cd native && cargo test --locked --package "$package" $targets --no-run) >"$work/$package.txt" 2>&1 || { cat "$work/$package.txt" >&2; exit 1; }
 done
 
 target=$root/native/target/$(rustc -vV | sed -n 's/^host: //p')
@@ -58,9 +58,10 @@ echo "$chosen" | while read -r name limit package program; do
     echo "$name $limit $root $program" >>"$work/payload/suites"
     continue
   fi
-  kind=test
-  [ "$program" != lib ] || kind=lib
-  executable=$(node scripts/vm/executable.cjs "$work/$package.json" "$kind" "$program")
+  source=tests/$program.rs
+  [ "$program" != lib ] || source="unittests src/lib.rs"
+  executable=$(sed -n "s,^ *Executable $source (\(.*\))\$,$root/native/\1,p" "$work/$package.txt")
+  [ -n "$executable" ] || { say "cargo has built no $program of $package"; exit 1; }
   mkdir -p "$work/payload/tree.absolute${executable%/*}"
   strip --strip-debug -o "$work/payload/tree.absolute$executable" "$executable"
   echo "$name $limit $root/native/${package#dsec-} $executable --test-threads=1" >>"$work/payload/suites"
