@@ -124,6 +124,15 @@ mod tests {
     }
 
     #[test]
+    fn nobody_writes_back_all_of_the_host() {
+        // An error number of 0: the call is over, and has gone well.
+        assert_eq!(judged(libc::SYS_sync, [0; 3]), REFUSE);
+        for call in [libc::SYS_syncfs, libc::SYS_fsync, libc::SYS_fdatasync, libc::SYS_msync] {
+            assert_eq!(judged(call, [3, 0, 0]), ALLOW);
+        }
+    }
+
+    #[test]
     fn keyrings_can_only_be_left() {
         assert_eq!(judged(libc::SYS_keyctl, [KEYCTL_JOIN_SESSION_KEYRING, 0, 0]), ALLOW);
         assert_eq!(judged(libc::SYS_keyctl, [11, 0, 0]), refused(Errno::PERM));
