@@ -141,6 +141,42 @@ test('N03 what is not allowed is closed by every way', { timeout: 120_000 }, asy
   expect([world().connections, world().datagrams]).toEqual([[], []]);
 });
 
+test('a server that speaks first is reached by name where the rule says so, and nowhere else', {
+  timeout: 120_000,
+}, async () => {
+  const ssh = { action: 'allow', to: 'good.test', ports: [22] } as const;
+  const rest = allow('other.test').rules ?? [];
+  await using sandbox = await networked(server(), { rules: [ssh, ...rest] });
+  const greeted = `greeted good.test 22`;
+  world().forget();
+  expect(await working(sandbox, 'resolve good.test', greeted)).toEqual(['resolve good.test']);
+  expect(world().connections).toEqual([]);
+  await sandbox.policy.set({ network: { rules: [{ ...ssh, anyProtocol: true }, ...rest] } });
+  expect(await attempt(sandbox, greeted)).toEqual({ ok: { greeting: 'SSH-2.0-world', answer: 'SSH-2.0-probe' } });
+  expect(
+    await working(
+      sandbox,
+      'resolve other.test',
+      // Another name's address, another port, what is checked, and an address of no name.
+      `greeted ${OTHER} 22`,
+      `echo ${GOOD} 7`,
+      tls(GOOD, 'good.test'),
+      `greeted ${EVIL} 22`,
+    ),
+  ).toEqual(['resolve other.test']);
+  for (const [rule, field] of [
+    [{ ...ssh, ports: [22, 443] }, 'ports'],
+    [{ ...ssh, to: '*.good.test' }, 'anyProtocol'],
+    [{ ...ssh, to: GOOD }, 'anyProtocol'],
+    [{ ...ssh, protocol: 'udp' }, 'anyProtocol'],
+    [{ action: 'allow', to: 'good.test' }, 'ports'],
+  ] as const) {
+    const refused = await failureOf(sandbox.policy.set({ network: { rules: [{ ...rule, anyProtocol: true }] } }));
+    expect([refused.code, refused.details['field']]).toEqual(['invalid_argument', `policy.network.rules.0.${field}`]);
+  }
+  expect(await working(sandbox, greeted)).toEqual([greeted]);
+});
+
 test('N05 a wildcard is every depth below, without the apex and without names that only end alike', async () => {
   await using sandbox = await networked(server(), allow('*.a.test'));
   const names = ['a.test', 'x.a.test', 'x.y.a.test', 'X.A.TEST', 'x.a.test.', 'A.TEST.', 'xa.test', 'a.test.evil.test'];

@@ -71,6 +71,14 @@ def echo(host, port):
         return stream.recv(16).decode()
 
 
+def greeted(host, port):
+    """A server that speaks first, as SSH's does."""
+    stream = connect(host, port)
+    greeting = stream.recv(100)
+    stream.sendall(b"SSH-2.0-probe\r\n")
+    return {"greeting": greeting.decode().strip(), "answer": stream.recv(100).decode().strip()}
+
+
 def tls(host, port, name, http_host=None, size=0):
     with secured(host, port, name) as stream:
         stream.settimeout(30 if int(size) else PATIENCE)
@@ -149,6 +157,6 @@ def many(*attempts):
 
 
 KINDS = {
-    "tcp": tcp, "echo": echo, "tls": tls, "http": http, "udp": udp, "resolve": resolve, "getent": getent, "dns": dns, "flow": flow, "many": many,
+    "tcp": tcp, "echo": echo, "greeted": greeted, "tls": tls, "http": http, "udp": udp, "resolve": resolve, "getent": getent, "dns": dns, "flow": flow, "many": many,
 }
 print(json.dumps(outcome(lambda: KINDS[sys.argv[1]](*sys.argv[2:]))), flush=True)

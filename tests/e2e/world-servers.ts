@@ -1,5 +1,5 @@
 /**
- * The servers of a world (`world.ts`): `world-servers.ts CONFIG`, run in its network namespace. A name server for one zone, HTTP on 80, TLS on 443 and 8443, echoes of TCP on 7 and of
+ * The servers of a world (`world.ts`): `world-servers.ts CONFIG`, run in its network namespace. A name server for one zone, HTTP on 80, TLS on 443 and 8443, a server that speaks first on 22, echoes of TCP on 7 and of
  * UDP on 443 and 9999. Each thing that happens is a line of JSON on stdout; it ends when its stdin does.
  */
 import { createSocket } from 'node:dgram';
@@ -98,6 +98,13 @@ function echo(socket: Socket): void {
   socket.pipe(socket);
 }
 
+/** As SSH begins (RFC 4253 4.2): the server says who it is, without having heard anything; here it then says what it was told. */
+function greet(socket: Socket): void {
+  accepted(socket);
+  socket.write('SSH-2.0-world\r\n');
+  socket.once('data', (chunk: Buffer) => socket.end(chunk));
+}
+
 const listening: Promise<void>[] = [];
 const listen = (server: ReturnType<typeof createTcpServer>, port: number, event = 'connection'): void => {
   server.on(event, accepted);
@@ -111,6 +118,7 @@ for (const port of [443, 8443]) {
   listen(server, port);
 }
 listening.push(new Promise((resolve) => createTcpServer(echo).listen({ host: '::', port: 7 }, resolve)));
+listening.push(new Promise((resolve) => createTcpServer(greet).listen({ host: '::', port: 22 }, resolve)));
 const answerTcp = (socket: Socket): void => {
   socket.on('error', () => undefined);
   socket.once('data', (chunk: Buffer) => {

@@ -113,6 +113,19 @@ describe('a policy', () => {
     expect(completePolicy({ network }).network).toEqual(network);
   });
 
+  it('looks at what connections by name carry unless a rule says that it does not', () => {
+    const rules = [
+      allow('a.example', { ports: [22], anyProtocol: true }),
+      allow('b.example', { ports: [22], anyProtocol: false }),
+    ];
+    const { network } = completePolicy(withRules(...rules));
+    expect(network.rules).toEqual([
+      { action: 'allow', to: 'a.example', ports: [22], protocol: 'tcp', anyProtocol: true },
+      { action: 'allow', to: 'b.example', ports: [22], protocol: 'tcp' },
+    ]);
+    expect(completePolicy({ network }).network).toEqual(network);
+  });
+
   it('denies every protocol where a denial names none', () => {
     const { network } = completePolicy(withRules(deny('10.0.0.0/8'), deny('10.0.0.1', { protocol: 'tcp' })));
     expect(network.rules.map(({ protocol }) => protocol)).toEqual([undefined, 'tcp']);
@@ -157,6 +170,33 @@ test.each<[string, PolicyRequest, string]>([
     withRules(allow('example.com', { protocol: 'udp', ports: [443, '443-443'] })),
     'network.rules.0.ports',
   ],
+  [
+    'any protocol of addresses',
+    withRules(allow('1.1.1.1', { anyProtocol: true, ports: [22] })),
+    'network.rules.0.anyProtocol',
+  ],
+  [
+    'any protocol below a wildcard',
+    withRules(allow('*.example.com', { anyProtocol: true, ports: [22] })),
+    'network.rules.0.anyProtocol',
+  ],
+  [
+    'any protocol of UDP',
+    withRules(allow('example.com', { anyProtocol: true, protocol: 'udp', ports: [53] })),
+    'network.rules.0.anyProtocol',
+  ],
+  ['any protocol without ports', withRules(allow('example.com', { anyProtocol: true })), 'network.rules.0.ports'],
+  [
+    'any protocol at 443',
+    withRules(allow('example.com', { anyProtocol: true, ports: [22, 443] })),
+    'network.rules.0.ports',
+  ],
+  [
+    'any protocol where 80 is among them',
+    withRules(allow('example.com', { anyProtocol: true, ports: ['22-90'] })),
+    'network.rules.0.ports',
+  ],
+  ['any protocol of a denial', withRules(deny('1.1.1.1', { anyProtocol: true })), 'network.rules.0.anyProtocol'],
   ['a range that runs down', withRules(allow('1.1.1.1', { ports: ['9-8'] })), 'network.rules.0.ports'],
   ['a range beyond the last port', withRules(allow('1.1.1.1', { ports: ['1-65536'] })), 'network.rules.0.ports'],
   ['an open network in strict', { profile: 'strict', network: { default: 'allow' } }, 'network.default'],

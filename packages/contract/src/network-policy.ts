@@ -20,6 +20,8 @@ export type PolicyTerms = Omit<Policy, 'version' | 'changedAtMs'>;
 
 const utf8 = new TextEncoder();
 const QUIC_PORT = 443;
+/** Where every connection says its name. */
+const CHECKED_PORTS = [80, 443];
 const MAX_PORT = 65_535;
 
 /**
@@ -138,8 +140,15 @@ function completeRule(rule: NetworkRule, field: string): NetworkRule {
     const [low, high] = rangeOf(port);
     if (low > high || high > MAX_PORT) throw invalid(`${field}.ports`, `have ${port}, which is no range of ports`);
   }
-  const complete = { ...rule, to: formatDestination(destination), ...(protocol === undefined ? {} : { protocol }) };
+  const { anyProtocol = false, ...rest } = rule;
+  const complete = {
+    ...rest,
+    to: formatDestination(destination),
+    ...(protocol === undefined ? {} : { protocol }),
+    ...(anyProtocol ? { anyProtocol } : {}),
+  };
   if (destination.kind === 'name') checkNameRule(complete, field);
+  if (anyProtocol) checkUnreadRule(complete, destination, field);
   return complete;
 }
 
@@ -153,6 +162,21 @@ function checkNameRule(rule: NetworkRule, field: string): void {
   if (rule.protocol === 'udp' && isQuicOnly) {
     throw invalid(`${field}.ports`, 'are QUIC alone, which hides the name and is closed to rules by name');
   }
+}
+
+/** What is not looked at must be as narrow as it can be said. */
+function checkUnreadRule({ action, ports, protocol, to }: NetworkRule, destination: Destination, field: string): void {
+  const refused = (reason: string): PlatformError => invalid(`${field}.anyProtocol`, reason, to);
+  if (action === 'deny') throw refused('is for permissions; a denial is of every protocol anyway');
+  if (destination.kind === 'addresses')
+    throw refused('is for names; what connections to addresses carry is never looked at');
+  if (destination.isWildcard)
+    throw refused('is for one name; whoever names hosts below a wildcard could open every address');
+  if (protocol !== 'tcp') throw refused('is for tcp');
+  if (ports === undefined) throw invalid(`${field}.ports`, 'must be said where anyProtocol is', to);
+  const isChecked = ports.map(rangeOf).some(([low, high]) => CHECKED_PORTS.some((port) => low <= port && port <= high));
+  if (isChecked)
+    throw invalid(`${field}.ports`, 'have 80 or 443, where the name is always checked, beside anyProtocol', to);
 }
 
 function rangeOf(port: number | string): readonly [low: number, high: number] {

@@ -2,6 +2,7 @@ import {
   policyPhases,
   policyProfiles,
   type NetworkPolicy,
+  type NetworkRule,
   type Policy,
   type PolicyPhase,
   type PolicyUpdate,
@@ -92,10 +93,16 @@ function showNetwork(context: Context, name: string, network: NetworkPolicy): vo
   const literals = network.ipLiterals ? '' : ', addresses only as answers of the resolver';
   print(context, `\n${name}: what is not named is ${network.default === 'deny' ? 'closed' : 'open'}${literals}`);
   const rows = [
-    ...network.rules.map(({ action, to, ports, protocol }) => [action, to, ports?.join(',') ?? '', protocol ?? 'tcp']),
+    ...network.rules.map((rule) => [rule.action, rule.to, rule.ports?.join(',') ?? '', protocolOf(rule)]),
     ...Object.entries(network.services).map(([service, isOpen]) => [isOpen ? 'allow' : 'deny', service, '', 'service']),
   ];
   if (rows.length > 0) print(context, table(['ACTION', 'TO', 'PORTS', 'PROTOCOL'], rows));
+}
+
+/** A denial that names none is of all. */
+function protocolOf({ action, protocol, anyProtocol }: NetworkRule): string {
+  const shown = protocol ?? (action === 'allow' ? 'tcp' : 'all');
+  return anyProtocol === true ? `${shown}, not looked at` : shown;
 }
 
 function showProfile(context: Context, name: string, { summary, processes, network }: Profile): void {

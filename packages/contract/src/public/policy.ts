@@ -6,6 +6,8 @@
  * - A denial wins over every permission, whatever their order and however much narrower the permission is.
  * - A rule without `ports` is for all ports of addresses, and for 80 and 443 of names. Without `protocol` a permission is for TCP, a denial for all.
  * - `*.example.com` is every name below `example.com`, at any depth, and not `example.com` itself.
+ * - `anyProtocol` is for programs whose server speaks first (SSH, SMTP, databases), which say no name: at its ports the addresses of that one name are reached, whatever the connection
+ *   carries, and with them whoever shares them. It is never so without being said.
  * - Names can only be allowed: whoever knows the address of a denied name would reach it. By name, TCP is checked again at connect (TLS SNI or HTTP Host), and UDP never reaches port 443: QUIC hides the name.
  * - `default: "allow"` opens the public internet: private networks stay closed unless a rule names them.
  * - Never reachable: the host, other sandboxes, link-local and metadata addresses, multicast (`neverReachable`).
@@ -54,6 +56,13 @@ export const NetworkRuleSchema = Type.Object(
         'Default: tcp of a permission, all of a denial. `icmp` is the echo of ping, and only by address.',
       ),
     ),
+    anyProtocol: Type.Optional(
+      Type.Boolean({
+        description:
+          'Of a permission for one name, with `ports` other than 80 and 443: connections there are not looked at, for programs whose server speaks first, such as SSH. ' +
+          'Whoever shares an address of the name is reached at these ports. Default false: the name is checked at connect.',
+      }),
+    ),
   },
   closed,
 );
@@ -64,6 +73,8 @@ export interface NetworkRule {
   readonly ports?: readonly (number | string)[];
   /** @default 'tcp' of a permission, all of a denial */
   readonly protocol?: NetworkProtocol;
+  /** Of a permission for one name: what connections to these ports carry is not looked at. @default false */
+  readonly anyProtocol?: boolean;
 }
 
 /** Mirror services by the names that the operator gave them. */

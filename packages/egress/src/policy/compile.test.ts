@@ -114,6 +114,26 @@ describe('names', () => {
     expect(both.match('y.c.test')?.wildcards).toEqual(['*.c.test']);
   });
 
+  test('what is not looked at stands first, and opens its ports with those of the name', () => {
+    const ssh = allow('a.test', { ports: [22], anyProtocol: true });
+    const { names } = compile({ rules: [allow('a.test'), allow('*.test', { ports: ['1-100'] }), ssh] });
+    expect(names).toEqual([
+      { pattern: 'a.test', ports: [['tcp', 22, 22, true]], anyProtocol: true },
+      {
+        pattern: 'a.test',
+        ports: [
+          ['tcp', 80, 80, true],
+          ['tcp', 443, 443, true],
+        ],
+      },
+      { pattern: '*.test', ports: [['tcp', 1, 100, true]] },
+    ]);
+    expect(new NameTable(names).match('a.test')?.ports).toEqual([
+      ['tcp', 1, 100, true],
+      ['tcp', 443, 443, true],
+    ]);
+  });
+
   test('UDP by name never reaches the port of QUIC', () => {
     const ports = (range: number | string) =>
       compile({ rules: [allow('a.test', { protocol: 'udp', ports: [range, 53] })] });

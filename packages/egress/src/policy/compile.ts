@@ -5,6 +5,7 @@
  *   a protocol it is for all of them, where a permission is for TCP.
  * - A permission without ports is for any port of addresses, and for 80 and 443 of names: other protocols do not carry the name that the gate checks.
  * - UDP 443 is never allowed by name: QUIC hides the name.
+ * - What the gate need not read stands first, since the first entry that fits a name and a port decides there.
  */
 import {
   destinationOf,
@@ -61,7 +62,7 @@ export function compilePolicy(policy: NetworkPolicy, options: CompileOptions): C
   if (policy.rules.length > MAX_RULES) throw invalid('rules', `are more than ${MAX_RULES}`);
   const addresses: AddressRule[] = [];
   const opened: Prefix[] = [];
-  const names = new Map<string, PortRange[]>();
+  const [names, unread] = [new Map<string, PortRange[]>(), new Map<string, PortRange[]>()];
   for (const [index, rule] of policy.rules.entries()) {
     const destination = destinationOf(rule);
     const field = `rules.${index}`;
@@ -71,13 +72,16 @@ export function compilePolicy(policy: NetworkPolicy, options: CompileOptions): C
       if (rule.action === 'allow' && opensPrivate(destination.prefix)) opened.push(destination.prefix);
     } else {
       const pattern = `${destination.isWildcard ? '*.' : ''}${destination.name}`;
-      const ports = [...(names.get(pattern) ?? []), ...nameRanges(rule, field)];
-      names.set(pattern, ports);
+      const table = rule.anyProtocol === true ? unread : names;
+      table.set(pattern, [...(table.get(pattern) ?? []), ...nameRanges(rule, field)]);
     }
   }
   const services = openServices(policy, options.services);
   const isPublic = policy.default === 'allow';
-  const entries = [...names].map(([pattern, ports]) => nameEntry(pattern, ports));
+  const entries: readonly NameEntry[] = [
+    ...[...unread].map(([pattern, ports]) => ({ ...nameEntry(pattern, ports), anyProtocol: true }) as const),
+    ...[...names].map(([pattern, ports]) => nameEntry(pattern, ports)),
+  ];
   return {
     flags: {
       resolver: isPublic || services.length > 0 || policy.rules.some(({ action }) => action === 'allow'),

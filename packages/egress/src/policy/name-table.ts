@@ -5,6 +5,8 @@ export interface NameEntry {
   /** A name, or `*.name` for all names below it; lower case, without a final dot. */
   readonly pattern: string;
   readonly ports: readonly PortRange[];
+  /** What connections to these ports carry is not looked at. */
+  readonly anyProtocol?: true;
 }
 
 export interface NameMatch {
@@ -24,7 +26,8 @@ export class NameTable {
     for (const { pattern, ports } of entries) {
       const isWildcard = pattern.startsWith('*.');
       const name = isWildcard ? pattern.slice(2) : pattern;
-      (isWildcard ? this.#below : this.#exact).set(name, ports);
+      const table = isWildcard ? this.#below : this.#exact;
+      table.set(name, [...(table.get(name) ?? []), ...ports]);
       if (isWildcard) this.#ancestors.add(name);
       for (const ancestor of ancestorsOf(name)) this.#ancestors.add(ancestor);
     }
