@@ -6,6 +6,7 @@
 pub mod arguments;
 pub mod block;
 pub mod cidr;
+pub mod coming;
 pub mod connection;
 pub mod denials;
 pub mod feeder;

@@ -1,6 +1,6 @@
 //! The state of egressd, and what each request does to it. It knows nothing of connections.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::net::IpAddr;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
@@ -10,11 +10,12 @@ use launcher::request::SandboxId;
 use serde_json::{Map, Value, json};
 
 use crate::block::Block;
+use crate::coming::{Arrivals, Coming};
 use crate::denials;
 use crate::feeder::Feeder;
 use crate::kernel::Kernel;
 use crate::layout::{Counters, Plain, PolicyWord, REASONS};
-use crate::namespace;
+use crate::namespace::{self, Namespace};
 use crate::netlink::{Heard, Netlink, Watch, filters};
 use crate::options::Serve;
 use crate::origins::{Asker, Origins};
@@ -29,6 +30,11 @@ use crate::uplinks::{Pinned, Uplinks};
 use crate::wiring;
 use daemon::failure::{Failure, errno_name};
 use daemon::log::{Level, Log};
+
+/// The device of a sandbox that is over goes with its namespace, by then.
+const LEAVES_WITHIN: Duration = Duration::from_millis(500);
+/// How long an end of egressd may wait for devices that go.
+const ENDS_WITHIN: Duration = Duration::from_secs(2);
 
 /// Who gets an answer later.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -51,6 +57,11 @@ pub struct Node {
     pub watch: Watch,
     pub remover: Remover,
     pub uplinks: Uplinks,
+    /// Sandboxes that are waited for.
+    pub coming: Vec<Coming>,
+    pub arrivals: Arrivals,
+    /// Slots of sandboxes that are over, whose devices go with them; when those that are left are removed.
+    pub leaving: VecDeque<(Instant, u32)>,
     pub policies: Policies,
     pub pins: Pins,
     pub log: Log,
@@ -72,7 +83,7 @@ pub enum Tell {
     Owner(Caller),
 }
 
-fn refused(stage: &str, errno: Errno) -> Failure {
+pub fn refused(stage: &str, errno: Errno) -> Failure {
     let message = format!("the kernel refused the step {stage} of an uplink");
     Failure::new("network_unavailable", message)
         .with("reason", format!("{stage}: {}", errno_name(errno)))
@@ -137,13 +148,8 @@ impl Node {
             return Ok(self.describe(slot, live.word));
         }
         let namespace = namespace::open(&self.place.records(), &self.boot, id)?;
-        let slot = self.uplinks.take(&self.kernel.maps.uplinks, &self.block, id, namespace.inode).ok_or_else(|| {
-            let limit = self.block.uplinks() as usize;
-            full("uplinks", limit, format!("the network of the node has addresses for {limit} sandboxes"))
-        })?;
-        self.kernel.maps.counters.set(slot as usize, &Counters::zeroed());
-        self.know(slot, &namespace);
-        match self.wire(slot, &namespace.fd) {
+        let slot = self.reserve(id, namespace.inode)?;
+        match self.wire(slot, &namespace) {
             Ok(()) => Ok(self.describe(slot, PolicyWord::default())),
             Err((stage, errno)) => {
                 self.shut(slot);
@@ -153,7 +159,19 @@ impl Node {
         }
     }
 
-    fn wire(&mut self, slot: u32, namespace: &OwnedFd) -> Result<(), (&'static str, Errno)> {
+    /// A slot, closed and without a device.
+    pub(crate) fn reserve(&mut self, id: &SandboxId, inode: u64) -> Result<u32, Failure> {
+        let slot = self.uplinks.take(&self.kernel.maps.uplinks, &self.block, id, inode).ok_or_else(|| {
+            let limit = self.block.uplinks() as usize;
+            full("uplinks", limit, format!("the network of the node has addresses for {limit} sandboxes"))
+        })?;
+        self.kernel.maps.counters.set(slot as usize, &Counters::zeroed());
+        Ok(slot)
+    }
+
+    pub(crate) fn wire(&mut self, slot: u32, namespace: &Namespace) -> Result<(), (&'static str, Errno)> {
+        self.know(slot, namespace);
+        let Namespace { fd: namespace, .. } = namespace;
         let Self { netlink, block, home, .. } = self;
         wiring::create(netlink, block, slot, namespace, self.mtu).map_err(|errno| ("device", errno))?;
         let programs = filters::put_programs(block.index(slot), &self.kernel.programs);
@@ -162,7 +180,7 @@ impl Node {
     }
 
     /// Nothing passes from here on. The device has to go.
-    fn shut(&mut self, slot: u32) {
+    pub(crate) fn shut(&mut self, slot: u32) {
         let now = Instant::now();
         self.origins.close(slot);
         if let Some(live) = self.uplinks.close(&self.kernel.maps.uplinks, slot) {
@@ -172,12 +190,48 @@ impl Node {
         }
     }
 
-    pub fn close(&mut self, caller: Caller, id: &SandboxId) {
+    /// With `waits` the answer comes when the device is gone; else when nothing passes it any more, since the device of a sandbox that is over goes with it.
+    pub fn close(&mut self, caller: Caller, id: &SandboxId, waits: bool) {
         let Some(slot) = self.uplinks.slot_of(id) else {
             return self.answers.push((caller, Ok(json!({}))));
         };
-        self.closing.push((slot, caller));
-        self.close_slot(slot);
+        let is_kept = self.is_kept(slot);
+        self.forget_coming(
+            slot,
+            Failure::new("sandbox_not_found", format!("the sandbox {id} was closed before it came")),
+        );
+        if is_kept {
+            self.shut(slot);
+            self.uplinks.free(slot);
+            self.answers.push((caller, Ok(json!({}))));
+        } else if waits {
+            self.closing.push((slot, caller));
+            self.close_slot(slot);
+        } else {
+            self.shut(slot);
+            self.leaving.push_back((Instant::now() + LEAVES_WITHIN, slot));
+            self.answers.push((caller, Ok(json!({}))));
+        }
+    }
+
+    /// Removes devices that have not gone by themselves. When there is more to do.
+    fn remove_left(&mut self, now: Instant) -> Option<Instant> {
+        while let Some((_, slot)) = self.leaving.pop_front_if(|(due, _)| *due <= now) {
+            self.remover.order(self.block.index(slot));
+        }
+        self.leaving.front().map(|(due, _)| *due)
+    }
+
+    /// Waits until nothing is left of what was closed, but no longer than [`ENDS_WITHIN`].
+    pub fn finish(&mut self) {
+        let until = Instant::now() + ENDS_WITHIN;
+        self.remove_left(until);
+        while self.uplinks.is_closing()
+            && let Some(left) = until.checked_duration_since(Instant::now())
+            && self.remover.wait(left)
+        {
+            self.removed();
+        }
     }
 
     pub fn close_slot(&mut self, slot: u32) {
@@ -224,7 +278,11 @@ impl Node {
     fn device_gone(&mut self, index: u32) {
         let Some(slot) = self.block.slot_of_index(index) else { return };
         if self.uplinks.get(slot).is_some() {
+            self.forget_coming(slot, Failure::new("sandbox_not_found", "the sandbox has ended"));
             self.shut(slot);
+            self.uplinks.free(slot);
+        } else if let Some(at) = self.leaving.iter().position(|(_, other)| *other == slot) {
+            self.leaving.remove(at);
             self.uplinks.free(slot);
         }
     }
@@ -232,7 +290,8 @@ impl Node {
     fn look_for_devices(&mut self) {
         match crate::host::devices(&mut self.netlink, &self.block) {
             Ok(present) => {
-                let slots: Vec<u32> = self.uplinks.all().map(|(slot, _)| slot).collect();
+                let slots: Vec<u32> =
+                    self.uplinks.all().map(|(slot, _)| slot).filter(|slot| !self.is_kept(*slot)).collect();
                 for slot in slots.into_iter().filter(|slot| !present.contains(slot)) {
                     self.device_gone(self.block.index(slot));
                 }
@@ -244,13 +303,22 @@ impl Node {
     /// The answer comes when the gate knows of it.
     pub fn set_policy(&mut self, caller: Caller, policy: NewPolicy) {
         let id = policy.id.clone();
+        let slot = self.uplinks.slot_of(&id);
+        match policy.opens {
+            Some(wait) if slot.is_none() => return self.open_with(caller, policy, wait),
+            Some(_) if slot.is_some_and(|slot| self.is_kept(slot)) => {
+                let failure = Failure::new("sandbox_not_ready", format!("the sandbox {id} is waited for already"));
+                return self.answers.push((caller, Err(failure)));
+            }
+            _ => {}
+        }
         match self.change_policy(policy) {
             Ok(answer) => self.feeder.changed(&id, Some((caller, answer))),
             Err(failure) => self.answers.push((caller, Err(failure))),
         }
     }
 
-    fn change_policy(&mut self, policy: NewPolicy) -> Result<Value, Failure> {
+    pub(crate) fn change_policy(&mut self, policy: NewPolicy) -> Result<Value, Failure> {
         let begun = Instant::now();
         let slot = self.uplinks.slot_of(&policy.id).ok_or_else(|| Self::unknown(&policy.id))?;
         let ruleset = self.policies.acquire(&policy.rules).map_err(|errno| match errno {
@@ -281,7 +349,9 @@ impl Node {
         let micros = begun.elapsed().as_micros() as u64;
         self.policies.release(before.ruleset, begun);
         self.pins.retire(before.generation, begun);
-        Ok(json!({ "generation": generation, "micros": micros }))
+        let mut answer = self.describe(slot, word);
+        answer["micros"] = json!(micros);
+        Ok(answer)
     }
 
     fn pin(&mut self, generation: u32, pins: &[NewPin]) -> Result<(), Failure> {
@@ -404,12 +474,13 @@ impl Node {
     /// Everything that may go on now. How long nothing more will.
     pub fn advance(&mut self, now: Instant) -> Option<Duration> {
         let feeding = self.feeder.turn(&self.place, &self.block, &self.uplinks, &self.log);
-        self.answers.extend(self.feeder.answers.drain(..).map(|(caller, answer)| (caller, Ok(answer))));
+        self.take_fed();
         self.take_refused(now);
         self.tell(now);
-        let due = [self.policies.sweep(now), self.pins.sweep(now)].into_iter().flatten().min();
+        let coming = self.expire_coming(now);
+        let due = [self.policies.sweep(now), self.pins.sweep(now), self.remove_left(now)].into_iter().flatten().min();
         let due = due.map(|due| due.saturating_duration_since(now));
-        due.into_iter().chain(feeding).chain(self.processes.due(now)).min()
+        due.into_iter().chain(feeding).chain(self.processes.due(now)).chain(coming).min()
     }
 
     pub fn warn(&self, event: &str, fields: &Value) {

@@ -21,24 +21,37 @@ pub const MAX_NAMES: usize = 8_192;
 pub const MAX_PINS: usize = 4_096;
 /// With a wildcard in front.
 const MAX_NAME_BYTES: usize = 255;
+/// The longest that a sandbox may take to come.
+const MAX_WAIT: Duration = Duration::from_secs(120);
 const TTL_MS: std::ops::RangeInclusive<u64> = 1..=7 * 86_400_000;
 
 #[derive(Debug, PartialEq)]
 pub enum Request {
     NodeInfo,
     Open(SandboxId),
-    Close(SandboxId),
+    /// Whether the answer waits until the device is gone.
+    Close(SandboxId, bool),
     List,
     SetPolicy(Box<NewPolicy>),
-    AddPins { id: SandboxId, generation: u32, pins: Vec<NewPin> },
+    AddPins {
+        id: SandboxId,
+        generation: u32,
+        pins: Vec<NewPin>,
+    },
     Counters(SandboxId),
-    Owner { id: SandboxId, address: IpAddr, asker: Asker },
+    Owner {
+        id: SandboxId,
+        address: IpAddr,
+        asker: Asker,
+    },
     Events,
 }
 
 #[derive(Debug, PartialEq)]
 pub struct NewPolicy {
     pub id: SandboxId,
+    /// A sandbox without an uplink gets one. One that is not there yet may come for so long.
+    pub opens: Option<Duration>,
     pub flags: u8,
     pub rules: RuleSet,
     pub pins: Vec<NewPin>,
@@ -104,6 +117,22 @@ struct OfSandbox {
 }
 
 #[derive(Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "camelCase")]
+struct Closing {
+    id: String,
+    /// The sandbox is over: its device may go later.
+    #[serde(default)]
+    is_over: bool,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "camelCase")]
+struct Opening {
+    #[serde(default)]
+    wait_ms: u64,
+}
+
+#[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Flags {
     resolver: bool,
@@ -132,6 +161,7 @@ struct WirePin {
 #[serde(deny_unknown_fields)]
 struct PolicyParams {
     id: String,
+    open: Option<Opening>,
     flags: Flags,
     rules: Vec<WireRule>,
     pins: Vec<WirePin>,
@@ -160,7 +190,10 @@ pub fn parse(method: &str, params: &str) -> Result<Request, Failure> {
     Ok(match method {
         "node.info" => empty(params, Request::NodeInfo)?,
         "uplink.open" => Request::Open(sandbox(&read::<OfSandbox>(params)?.id)?),
-        "uplink.close" => Request::Close(sandbox(&read::<OfSandbox>(params)?.id)?),
+        "uplink.close" => {
+            let Closing { id, is_over } = read(params)?;
+            Request::Close(sandbox(&id)?, !is_over)
+        }
         "uplink.list" => empty(params, Request::List)?,
         "policy.set" => Request::SetPolicy(Box::new(policy(read(params)?)?)),
         "pins.add" => {
@@ -211,8 +244,13 @@ fn policy(params: PolicyParams) -> Result<NewPolicy, Failure> {
         check_name(&format!("{field}.pattern"), name.pattern.strip_prefix("*.").unwrap_or(&name.pattern))?;
         check_ranges(&format!("{field}.ports"), &name.ports, MAX_RANGES)?;
     }
+    let opens = params.open.map(|open| Duration::from_millis(open.wait_ms));
+    if opens.is_some_and(|wait| wait > MAX_WAIT) {
+        return Err(Failure::invalid("open.waitMs", &format!("is more than {}", MAX_WAIT.as_millis())));
+    }
     Ok(NewPolicy {
         id: sandbox(&params.id)?,
+        opens,
         flags,
         rules: rule_set(params.rules)?,
         pins: new_pins(params.pins)?,

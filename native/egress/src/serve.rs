@@ -1,6 +1,6 @@
 //! `egressd serve`: one thread that answers, one loop. It ends when its standard input does; uplinks and what holds for them stay.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::{Duration, Instant};
 
@@ -9,6 +9,7 @@ use rustix::net::{SocketFlags, SocketType, accept_with};
 use serde_json::{Value, json};
 use wire::server::Event;
 
+use crate::coming::Arrivals;
 use crate::connection::Connection;
 use crate::feeder::Feeder;
 use crate::gate::Program;
@@ -71,7 +72,8 @@ pub fn serve(options: &Serve) -> std::result::Result<(), StartError> {
     privileges::reduce().map_err(at("capabilities"))?;
     let home = process::own_network().map_err(at("network namespace"))?;
     let watch = Watch::open().map_err(at("netlink"))?;
-    let remover = Remover::start().map_err(at("remover"))?;
+    let remover = Remover::start(block.mark(0)).map_err(at("remover"))?;
+    let arrivals = Arrivals::open().map_err(at("inotify"))?;
     let processes = Processes::start().map_err(at("arguments"))?;
     let present = devices(&mut netlink, &block).map_err(at("devices"))?;
     let Adopted { uplinks, strays, gone } = Uplinks::adopt(&kernel.maps.uplinks, &block, &present);
@@ -97,6 +99,9 @@ pub fn serve(options: &Serve) -> std::result::Result<(), StartError> {
         watch,
         remover,
         uplinks,
+        coming: Vec::new(),
+        arrivals,
+        leaving: VecDeque::new(),
         policies,
         pins,
         log: Log::new("egressd", None),
@@ -133,6 +138,7 @@ pub fn serve(options: &Serve) -> std::result::Result<(), StartError> {
     while !all.is_over {
         all.turn().map_err(at("poll"))?;
     }
+    all.node.finish();
     let fields = json!({ "uplinks": all.node.uplinks.len() });
     all.node.log.write(Level::Info, "stopped", &fields);
     Ok(())
@@ -163,6 +169,7 @@ impl Loop {
         self.deliver();
         self.wait(timeout)?;
         self.node.hear();
+        self.node.hear_arrivals();
         self.node.removed();
         self.node.take_denials();
         self.accept();
@@ -184,6 +191,7 @@ impl Loop {
                 PollFd::new(&self.listener, PollFlags::IN),
                 PollFd::new(&node.watch, PollFlags::IN),
                 PollFd::new(&node.remover, PollFlags::IN),
+                PollFd::new(&node.arrivals, PollFlags::IN),
                 PollFd::from_borrowed_fd(node.denials_fd(), PollFlags::IN),
                 PollFd::from_borrowed_fd(node.processes.signal(), PollFlags::IN),
             ];
@@ -260,7 +268,7 @@ impl Loop {
         let answer: std::result::Result<Value, Failure> = match request {
             Request::NodeInfo => Ok(node.info()),
             Request::Open(id) => node.open(&id),
-            Request::Close(id) => return node.close(caller, &id),
+            Request::Close(id, waits) => return node.close(caller, &id, waits),
             Request::List => Ok(node.list()),
             Request::SetPolicy(policy) => return node.set_policy(caller, *policy),
             Request::AddPins { id, generation, pins } => return node.add_pins(caller, &id, generation, pins),

@@ -147,6 +147,19 @@ impl Uplinks {
         Some(slot)
     }
 
+    /// The sandbox that a slot was kept for is there: with this network namespace.
+    pub fn identify(&mut self, map: &Mapped<Uplink>, slot: u32, net_inode: u64) {
+        if let Some(live) = self.live.get_mut(&slot) {
+            live.net_inode = net_inode;
+            map.set(slot as usize, &Uplink { net_inode, ..map.get(slot as usize) });
+        }
+    }
+
+    /// Whether devices of uplinks that are closed are still to go.
+    pub fn is_closing(&self) -> bool {
+        !self.closing.is_empty()
+    }
+
     /// Closes an uplink at once. Its device has to be removed.
     pub fn close(&mut self, map: &Mapped<Uplink>, slot: u32) -> Option<Live> {
         map.set(slot as usize, &Uplink::zeroed());

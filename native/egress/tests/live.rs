@@ -240,3 +240,51 @@ fn servers_on_one_host_have_parts_of_their_own() {
     other.finish_beside();
     host.finish();
 }
+
+#[test]
+fn a_sandbox_that_is_made_has_its_policy_before_it_is_there() {
+    if !is_possible() {
+        return;
+    }
+    let mut host = Host::start(&[]);
+    let _server = Echo::tcp(&host.world, 8080);
+    let open = |id: &str, wait_ms: u64| {
+        let mut params = policy(id, tcp_to(FAR4, 8080), json!({}));
+        params["open"] = json!({ "waitMs": wait_ms });
+        params
+    };
+    let listed = |host: &Host| host.ok("uplink.list", &json!({}))["uplinks"].clone();
+    for wait_ms in [0, 1] {
+        assert_eq!(host.refusal("policy.set", &open("s0", wait_ms))["code"], "sandbox_not_found");
+    }
+    assert_eq!(listed(&host), json!([]), "nothing is kept for one that does not come");
+    std::thread::scope(|scope| {
+        let waiting = scope.spawn(|| host.client().call("policy.set", &open("s0", 60_000)));
+        wait_for("the uplink that is kept", || listed(&host)[0]["id"] == "s0");
+        assert_eq!(host.devices(), Vec::<String>::new());
+        assert_eq!(host.refusal("policy.set", &open("s0", 9))["code"], "sandbox_not_ready");
+        let sandbox = host.sandbox();
+        let set = waiting.join().expect("joined").expect("set");
+        assert_eq!(set["address4"], listed(&host)[0]["address4"]);
+        assert_eq!(set["generation"], listed(&host)[0]["generation"]);
+        assert!(sandbox.namespace.reaches(FAR4, 8080) && !sandbox.namespace.reaches(FAR4, 8081));
+        host.ok("uplink.close", &json!({ "id": sandbox.id, "isOver": true }));
+        assert_eq!(listed(&host), json!([]));
+        assert!(!sandbox.namespace.reaches(FAR4, 8080));
+        let waiting = scope.spawn(|| host.client().call("policy.set", &open("late", 60_000)));
+        wait_for("the uplink that is kept", || listed(&host)[0]["id"] == "late");
+        host.ok("uplink.close", &json!({ "id": "late" }));
+        assert_eq!(waiting.join().expect("joined").expect_err("closed")["code"], "sandbox_not_found");
+        assert_eq!(listed(&host), json!([]));
+        sandbox.destroy();
+    });
+    wait_for("the device goes with its sandbox, or by itself", || host.devices().is_empty());
+    let open_ones = [host.uplinked(), host.uplinked(), host.uplinked()];
+    for sandbox in &open_ones {
+        host.ok("uplink.close", &json!({ "id": sandbox.id, "isOver": true }));
+    }
+    host.stop();
+    assert_eq!(host.devices(), Vec::<String>::new(), "its end waits for what is to go");
+    drop(open_ones);
+    host.finish();
+}

@@ -92,6 +92,10 @@ impl Launcher {
         let name = Node::slot_name(slot);
         let node = &self.node;
         let process = self.process_of(slot)?;
+        // First of all: its network is made as soon as it is written down, beside the rest.
+        if let Some(sandbox) = self.sandboxes.get(&slot) {
+            write_record(node, sandbox, None).map_err(at("record"))?;
+        }
         node.cgroups.set_limits(&name, &create.limits).map_err(at("limits"))?;
         node.volume.set_limit(&name, create.limits.disk_bytes).map_err(at("volume"))?;
         let shm_bytes = shm_bytes(&create.limits);
@@ -99,16 +103,13 @@ impl Launcher {
         self.inside(process, || {
             root.map_or(Ok(()), rootfs::enter_all)?;
             // The working directory is the root now.
-            rootfs::name(CWD, &create.hostname)?;
+            rootfs::name(CWD, &create.hostname, create.nameserver)?;
             rustix::system::sethostname(create.hostname.as_bytes())?;
             mount::reconfigure(CWD, "/dev/shm", &shm_settings)
         })
         .map_err(at("root"))?;
         if let Some(cpus) = node.cores_for(create.limits.cpu_millis, self.core_turn) {
             rustix::thread::sched_setaffinity(Some(process.pid), &cpus).map_err(at("limits"))?;
-        }
-        if let Some(sandbox) = self.sandboxes.get(&slot) {
-            write_record(node, sandbox, None).map_err(at("record"))?;
         }
         let sockets = &node.data.sockets;
         renameat(sockets, blank_socket_name(slot), sockets, socket_name_of(&create.id)).map_err(at("socket"))?;

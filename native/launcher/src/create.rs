@@ -179,6 +179,7 @@ impl Launcher {
             Some((_, create)) => Some(Content {
                 lower: self.lowers.mount(&create.lower).ok_or_else(|| Failure::internal("the layers are gone"))?,
                 hostname: &create.hostname,
+                nameserver: create.nameserver,
                 disk_bytes: create.limits.disk_bytes,
                 shm_bytes: shm_bytes(&create.limits),
                 cpus: cpus.as_ref(),

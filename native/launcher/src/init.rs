@@ -22,6 +22,7 @@
 //! `tests/isolation.rs` opens every file below /proc and /sys for writing from inside.
 
 use std::ffi::CString;
+use std::net::IpAddr;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, IntoRawFd, OwnedFd};
 
 use rustix::fs::{CWD, Mode, OFlags, openat};
@@ -139,6 +140,7 @@ pub struct Plan<'a> {
 pub struct Content<'a> {
     pub lower: BorrowedFd<'a>,
     pub hostname: &'a str,
+    pub nameserver: Option<IpAddr>,
     pub disk_bytes: u64,
     pub shm_bytes: u64,
     pub cpus: Option<&'a CpuSet>,
@@ -200,7 +202,8 @@ fn become_sandbox(plan: &Plan<'_>) -> std::result::Result<Held, (Stage, Errno)> 
         .map_err(at(Stage::Volume))?;
     rootfs::prepare(&upper).map_err(at(Stage::Volume))?;
     let hostname = plan.content.as_ref().map_or(NAMELESS, |content| content.hostname);
-    rootfs::name(upper.data.as_fd(), hostname).map_err(at(Stage::Volume))?;
+    let nameserver = plan.content.as_ref().and_then(|content| content.nameserver);
+    rootfs::name(upper.data.as_fd(), hostname, nameserver).map_err(at(Stage::Volume))?;
     process::set_file_owner(0, 0);
     mount_system(plan, &proc, user.as_fd()).map_err(at(Stage::Mounts))?;
     if let Some(content) = &plan.content {

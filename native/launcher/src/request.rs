@@ -1,6 +1,7 @@
 //! What clients may ask for. Everything is checked here, and nothing in a request is a path of the host.
 
 use std::fmt;
+use std::net::IpAddr;
 
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
@@ -114,6 +115,8 @@ pub struct Create {
     pub id: SandboxId,
     pub lower: Lower,
     pub hostname: String,
+    /// Whom programs inside ask for names; without one nobody.
+    pub nameserver: Option<IpAddr>,
     pub limits: Limits,
     pub profile: Profile,
     /// Absolute paths, inside.
@@ -162,6 +165,7 @@ struct CreateParams {
     layers: Vec<String>,
     set: Option<String>,
     hostname: String,
+    nameserver: Option<IpAddr>,
     memory_bytes: u64,
     cpu_millis: u64,
     pids: u64,
@@ -238,6 +242,7 @@ fn create(params: CreateParams) -> Result<Create, Failure> {
         id: sandbox(&params.id)?,
         lower: Lower { layers, set },
         hostname: params.hostname,
+        nameserver: params.nameserver,
         limits: Limits {
             memory_bytes: params.memory_bytes,
             cpu_millis: params.cpu_millis,

@@ -1,6 +1,7 @@
 //! The root filesystem of a sandbox: shared read-only layers below, its own writable layer above, and what the platform puts into it.
 
 use std::ffi::CStr;
+use std::net::IpAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use rustix::fs::{Mode, OFlags, mkdirat, openat};
@@ -19,6 +20,9 @@ const MOVED: [(&CStr, &CStr); 3] = [(c"/proc", c"proc"), (c"/sys", c"sys"), (c"/
 /// Without a network there is nobody to ask; without this file a resolver would look for one on this host.
 const RESOLV_CONF: &str = "options timeout:1 attempts:1\n";
 
+/// Of a sandbox with a network, as the edge writes it into one that gets a network later.
+const NETWORK: &str = "# The resolver of this node: the names that the network policy allows.\n";
+
 fn hosts(hostname: &str) -> String {
     format!("127.0.0.1\tlocalhost\n::1\tlocalhost ip6-localhost ip6-loopback\n127.0.1.1\t{hostname}\n")
 }
@@ -31,9 +35,12 @@ pub fn prepare(upper: &Upper) -> Result<()> {
     write(upper.data.as_fd(), "etc/resolv.conf", RESOLV_CONF)
 }
 
-/// Writes the files that tell the sandbox its own name, below its root or in a writable layer that is not mounted yet. They must be in the layer before
+/// Writes the files that tell the sandbox its own name and where others are asked for, below its root or in a writable layer that is not mounted yet. They must be in the layer before
 /// it is mounted: then whatever an image has in their place is hidden.
-pub fn name(root: BorrowedFd<'_>, hostname: &str) -> Result<()> {
+pub fn name(root: BorrowedFd<'_>, hostname: &str, nameserver: Option<IpAddr>) -> Result<()> {
+    if let Some(nameserver) = nameserver {
+        write(root, "etc/resolv.conf", &format!("{NETWORK}nameserver {nameserver}\n"))?;
+    }
     write(root, "etc/hostname", &format!("{hostname}\n"))?;
     write(root, "etc/hosts", &hosts(hostname))
 }

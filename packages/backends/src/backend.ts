@@ -12,6 +12,8 @@ export interface SandboxSpec {
   /** Digests, top first. */
   readonly layers: readonly string[];
   readonly hostname: string;
+  /** Whom programs inside ask for names. @default nobody */
+  readonly nameserver?: string | undefined;
   readonly memoryMib: number;
   readonly cpuMillis: number;
   readonly pids: number;

@@ -17,7 +17,7 @@ export type {
   SandboxSpec,
   SetOnNode,
 } from './backend.ts';
-export type { NetworkControl, NetworkObserver, NetworkOffer, Uplink } from './network-control.ts';
+export type { NetworkControl, NetworkObserver, NetworkOffer, OpenOptions, Uplink } from './network-control.ts';
 export { NoNetwork } from './no-network.ts';
 export { ResolverNetwork, type ResolverNetworkOptions } from './container/resolver-network.ts';
 export { ContainerBackend, type ContainerBackendOptions, type LayerPlaces } from './container/container-backend.ts';

@@ -98,8 +98,14 @@ export class Cleanup implements Disposable {
       // Half of a sandbox must not be made behind the back of its destruction.
       await sandbox.making;
       await this.#recorded(sandbox);
-      await this.#semaphore.run(() => backend.destroy(sandboxId, { signal, timeoutMs: DESTROY_TIMEOUT_MS }), signal);
-      await uplinks.close(sandbox, signal);
+      await this.#semaphore.run(async () => {
+        const [destroyed, closed] = await Promise.allSettled([
+          backend.destroy(sandboxId, { signal, timeoutMs: DESTROY_TIMEOUT_MS }),
+          uplinks.close(sandbox, signal),
+        ]);
+        if (destroyed.status === 'rejected') throw destroyed.reason;
+        if (closed.status === 'rejected') throw closed.reason;
+      }, signal);
     } catch (error) {
       work.isRunning = false;
       work.attempts++;

@@ -154,16 +154,22 @@ export class Creator {
     timings.queueMs = startedMs - queuedMs;
     // It may have been stopped while it waited.
     if (!sandbox.isLive) return;
-    const { channel, absentTripwires } = await backend.create(
-      specOf(sandbox.record),
+    // Beside all else: its policy is in force before it is there.
+    const uplink = lifecycle.parts.uplinks.begin(sandbox, networkInForce(sandbox.record.policy), MAKE_TIMEOUT_MS);
+    const making = backend.create(
+      specOf(sandbox.record, uplink?.resolver),
       lifecycle.channels.optionsFor(sandbox, MAKE_TIMEOUT_MS),
     );
+    const { channel, absentTripwires } = await making.catch((error: unknown) => {
+      uplink?.giveUp();
+      throw error;
+    });
     timings.backendMs = clock.monotonicMs() - startedMs;
     lifecycle.parts.behaviour.noteMade(sandbox, absentTripwires);
     const argv = [...config.entrypoint, ...config.cmd];
     try {
       // Before its first command, and before anybody hears of it.
-      await lifecycle.parts.uplinks.apply(sandbox, networkInForce(sandbox.record.policy), channel);
+      await uplink?.opened(channel);
       timings.networkMs = clock.monotonicMs() - startedMs - timings.backendMs;
       if (argv.length > 0) {
         lifecycle.parts.behaviour.commands.note(sandbox.sandboxId, { execId: ENTRYPOINT_EXEC_ID, argv });
@@ -223,17 +229,18 @@ interface Timings {
   queueMs?: number;
   /** The launcher's work and the channel. */
   backendMs?: number;
-  /** Its uplink and its policy. */
+  /** What of its uplink and its policy came after that. */
   networkMs?: number;
 }
 
 const ignore = (): void => undefined;
 const rounded = (ms: number | undefined): number => Math.round((ms ?? 0) * 1000) / 1000;
 
-const specOf = (record: SandboxRecord): SandboxSpec => ({
+const specOf = (record: SandboxRecord, nameserver: string | undefined): SandboxSpec => ({
   sandboxId: record.sandboxId,
   layers: record.layers,
   hostname: record.hostname,
+  nameserver,
   memoryMib: record.memoryMib,
   cpuMillis: record.cpuMillis,
   pids: record.pids,

@@ -57,22 +57,19 @@ export class EgressdDouble implements AsyncDisposable {
     const id = String(params.id);
     const device = this.devices.get(id);
     switch (method) {
-      case 'uplink.open': {
-        if (!this.#isLive(id)) throw notFound(id);
-        const { policy: _policy, ...shown } = device ?? this.#add(id);
-        return shown;
-      }
       case 'uplink.close':
         this.devices.delete(id);
         return {};
       case 'uplink.list':
         return { uplinks: [...this.devices].map(([of, { policy: _policy, ...shown }]) => ({ id: of, ...shown })) };
       case 'policy.set': {
-        if (device === undefined) throw notFound(id);
-        const { id: _id, ...policy } = params;
-        device.policy = policy as unknown as EgressPolicy;
-        device.generation = ++this.#generations;
-        return { generation: device.generation, micros: 1 };
+        if (device === undefined && !this.#isLive(id)) throw notFound(id);
+        const opened = device ?? this.#add(id);
+        const { id: _id, open: _open, ...policy } = params;
+        opened.policy = policy as unknown as EgressPolicy;
+        opened.generation = ++this.#generations;
+        const { policy: _policy, ...shown } = opened;
+        return { ...shown, micros: 1 };
       }
       default:
         throw new PlatformError('unknown_method', `the double has no ${method}`);

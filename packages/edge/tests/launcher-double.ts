@@ -126,6 +126,9 @@ export class LauncherDouble implements AsyncDisposable {
         this.created.push(params);
         await this.script.create?.(id);
         await this.addStray(id);
+        if (typeof params.nameserver === 'string') {
+          this.aether(id).files.set('/etc/resolv.conf', `nameserver ${params.nameserver}\n`);
+        }
         const { absentTripwires } = this.script;
         return {
           id,

@@ -1,5 +1,13 @@
 /** A network in memory that passes the suite of every `NetworkControl`; faults are scripted. */
-import type { Act, CallOptions, NetworkControl, NetworkObserver, NetworkOffer, Uplink } from '@dsec/backends';
+import type {
+  Act,
+  CallOptions,
+  NetworkControl,
+  NetworkObserver,
+  NetworkOffer,
+  OpenOptions,
+  Uplink,
+} from '@dsec/backends';
 import { covers, destinationOf, parsePrefix, PlatformError, portRangesOf, type NetworkPolicy } from '@dsec/contract';
 
 /** What a test wants to go wrong; each may wait and may throw. */
@@ -36,7 +44,7 @@ export class NetworkDouble implements NetworkControl {
   }
 
   get offer(): NetworkOffer {
-    return { isOffered: true, services: this.#services };
+    return { isOffered: true, services: this.#services, resolver: '198.18.0.1' };
   }
 
   start(observer: NetworkObserver): void {
@@ -60,9 +68,10 @@ export class NetworkDouble implements NetworkControl {
     this.#observer?.onAct(act);
   }
 
-  async open(sandboxId: string, policy: NetworkPolicy, options: CallOptions = {}): Promise<Uplink> {
+  async open(sandboxId: string, policy: NetworkPolicy, options: OpenOptions = {}): Promise<Uplink> {
     await this.#begin(`open ${sandboxId}`, options);
     await this.script.open?.(sandboxId);
+    if (options.waitMs !== undefined) await this.#arrival(sandboxId, options.signal);
     if (!this.#isLive(sandboxId)) throw notFound(sandboxId);
     this.#check(policy);
     const opened = this.uplinks.get(sandboxId) ?? { uplink: this.#newUplink(), policy: CLOSED };
@@ -114,6 +123,14 @@ export class NetworkDouble implements NetworkControl {
     });
     if (matching.some(({ action }) => action === 'deny')) return false;
     return matching.length > 0 || policy.default === 'allow';
+  }
+
+  /** Resolves when the sandbox is there, or its caller waits no more. */
+  async #arrival(sandboxId: string, signal: AbortSignal | undefined): Promise<void> {
+    while (!this.#isLive(sandboxId)) {
+      if (signal?.aborted === true) throw new PlatformError('cancelled', 'the caller cancelled');
+      await new Promise((resolve) => setImmediate(resolve));
+    }
   }
 
   async #begin(call: string, { signal }: CallOptions): Promise<void> {

@@ -21,7 +21,7 @@ export class ResolverDouble implements AsyncDisposable {
     this.#listener = await new SystemNetwork().listenUnix(this.#socket, (connection) => {
       this.#connections.add(connection);
       connection.once('close', () => this.#connections.delete(connection));
-      serve(connection, (method, params) => this.#answer(method, params), {
+      serve(connection, (method, params, stream) => this.#answer(method, params, stream.signal), {
         role: 'resolver',
         clock: new SystemClock(),
         onFault: (fault) => {
@@ -42,7 +42,7 @@ export class ResolverDouble implements AsyncDisposable {
     return this.stop();
   }
 
-  async #answer(method: string, params: JsonObject): Promise<unknown> {
+  async #answer(method: string, params: JsonObject, signal: AbortSignal): Promise<unknown> {
     this.asked.push({ method, params });
     const id = String(params.sandbox);
     switch (method) {
@@ -55,7 +55,10 @@ export class ResolverDouble implements AsyncDisposable {
         };
       }
       case 'policy.set': {
-        const { address4, address6 } = await this.#node.open(id, policyIn(params));
+        const { address4, address6 } = await this.#node.open(id, policyIn(params), {
+          waitMs: typeof params.waitMs === 'number' ? params.waitMs : undefined,
+          signal,
+        });
         return { address4, address6: address6 ?? null, generation: 1 };
       }
       case 'policy.remove':

@@ -81,8 +81,8 @@ describe('a resolver that is killed', () => {
 
   it('has told its services, which nobody knows before', () => {
     const control = new ResolverNetwork({ ...node.options, socket: 'none' });
-    expect(control.offer).toEqual({ isOffered: true, services: undefined });
-    expect(node.control.offer).toEqual({ isOffered: true, services: ['pypi'] });
+    expect(control.offer).toEqual({ isOffered: true, resolver: undefined, services: undefined });
+    expect(node.control.offer).toEqual({ isOffered: true, resolver: '198.18.0.1', services: ['pypi'] });
   });
 
   it('is waited for, and says that it is back', async () => {

@@ -15,8 +15,7 @@ import type { Asker, Owners } from './events.ts';
 import type { Pin, PinSink } from './pin-sink.ts';
 import type { CompiledPolicy } from './policy/compile.ts';
 import type { RefusedConnect } from './refusal.ts';
-import type { SandboxAddresses } from './sandbox-network.ts';
-import type { KernelPolicy, PolicySink } from './sandboxes.ts';
+import type { KernelPolicy, PolicySet, PolicySink, SetOptions } from './sandboxes.ts';
 
 /** A policy of thousands of rules is written into the kernel in milliseconds; beyond this something hangs. */
 const CALL_MS = 5000;
@@ -57,21 +56,16 @@ export class EgressLink implements PinSink, PolicySink, Owners, AsyncDisposable 
     await client.pinsAdd(sandbox, generation, pins.map(pinOf), { timeoutMs: CALL_MS });
   }
 
-  async open(sandbox: string): Promise<SandboxAddresses> {
+  async set(sandbox: string, { compiled, pins }: KernelPolicy, { waitMs = 0, signal }: SetOptions): Promise<PolicySet> {
     const client = await this.#client();
-    const { address4, address6 } = await client.uplinkOpen(sandbox, { timeoutMs: CALL_MS });
-    return { address4, address6: address6 ?? undefined };
+    const options = { open: { waitMs }, timeoutMs: CALL_MS + waitMs, signal };
+    const { generation, address4, address6 } = await client.policySet(sandbox, policyOf(compiled, pins), options);
+    return { generation, address4, address6: address6 ?? undefined };
   }
 
-  async set(sandbox: string, { compiled, pins }: KernelPolicy): Promise<number> {
+  async close(sandbox: string, isOver: boolean): Promise<void> {
     const client = await this.#client();
-    const { generation } = await client.policySet(sandbox, policyOf(compiled, pins), { timeoutMs: CALL_MS });
-    return generation;
-  }
-
-  async close(sandbox: string): Promise<void> {
-    const client = await this.#client();
-    await client.uplinkClose(sandbox, { timeoutMs: CALL_MS });
+    await client.uplinkClose(sandbox, { isOver, timeoutMs: CALL_MS });
   }
 
   async list(): Promise<readonly string[]> {

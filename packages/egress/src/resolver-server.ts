@@ -1,5 +1,5 @@
 /** What the edge asks of the resolver, over the wire protocol. */
-import { completeNetworkPolicy, NetworkPolicySchema, PlatformError, type NetworkPolicyRequest } from '@dsec/contract';
+import { NetworkPolicySchema, PlatformError, type NetworkPolicyRequest } from '@dsec/contract';
 import { compileSchema } from '@dsec/kit';
 import type { JsonObject, WireServerStream } from '@dsec/native-link';
 import { Type } from 'typebox';
@@ -7,14 +7,18 @@ import type { Events } from './events.ts';
 import type { Sandboxes } from './sandboxes.ts';
 
 const closed = { additionalProperties: false } as const;
+/** How long a sandbox may take to come that is being made. */
+const waitMs = Type.Integer({ minimum: 0, maximum: 120_000 });
 const sandbox = Type.String({ pattern: '^[a-z0-9]{1,24}$' });
 
 /** Params of each method. `ResolverClient` of native-link is the other end. */
 const params = {
   /** ok {address4, address6, generation}: the sandbox has its device, and the policy is in force. Idempotent; the one before stays when it fails. */
-  'policy.set': compileSchema(Type.Object({ sandbox, policy: NetworkPolicySchema }, closed)),
+  'policy.set': compileSchema(
+    Type.Object({ sandbox, policy: NetworkPolicySchema, waitMs: Type.Optional(waitMs) }, closed),
+  ),
   /** ok {}: its device is gone. Unknown is no error. */
-  'policy.remove': compileSchema(Type.Object({ sandbox }, closed)),
+  'policy.remove': compileSchema(Type.Object({ sandbox, isOver: Type.Optional(Type.Boolean()) }, closed)),
   /** ok {sandboxes: [id]}: those that have a device. */
   'policy.list': compileSchema(Type.Object({}, closed)),
   /** MESSAGE {event: RefusalEvent, lost?} ...; `lost` were not told before it. Ends by RESET. */
@@ -44,10 +48,12 @@ export class ResolverServer {
   async handle(method: string, values: JsonObject, stream: WireServerStream): Promise<unknown> {
     switch (method) {
       case 'policy.set':
-        return await this.#set(values);
-      case 'policy.remove':
-        await this.#parts.sandboxes.remove(params[method].parse(values).sandbox);
+        return await this.#set(values, stream.signal);
+      case 'policy.remove': {
+        const { sandbox: id, isOver } = params[method].parse(values);
+        await this.#parts.sandboxes.remove(id, isOver);
         return {};
+      }
       case 'policy.list':
         params[method].parse(values);
         return { sandboxes: await this.#parts.sandboxes.list() };
@@ -65,11 +71,15 @@ export class ResolverServer {
     }
   }
 
-  async #set(values: JsonObject): Promise<object> {
-    const { sandbox: id, policy: asked } = params['policy.set'].parse(values);
-    // The schema has checked it; its derived type has lost the names of literals.
-    const policy = completeNetworkPolicy(asked as NetworkPolicyRequest, { field: 'network' });
-    const { addresses, inForce } = await this.#parts.sandboxes.set(id, policy);
+  async #set(values: JsonObject, signal: AbortSignal): Promise<object> {
+    const { sandbox: id, policy, waitMs: wait } = params['policy.set'].parse(values);
+    const { addresses, inForce } = await this.#parts.sandboxes.set(
+      id,
+      // The schema has checked it; its derived type has lost the names of literals.
+      policy as NetworkPolicyRequest,
+      // Only who waits for one that may never come can be asked to wait no more: else nobody knew what holds.
+      { waitMs: wait, ...(wait === undefined ? {} : { signal }) },
+    );
     return {
       address4: addresses.address4 ?? null,
       address6: addresses.address6 ?? null,

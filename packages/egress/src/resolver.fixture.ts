@@ -88,25 +88,22 @@ export class EgressdDouble implements AsyncDisposable {
     const { id } = params as { readonly id: string };
     const uplink = this.uplinks.get(id);
     switch (method) {
-      case 'uplink.open': {
-        if (id === 'gone') throw new PlatformError('sandbox_not_found', 'no such sandbox');
-        // Connections without a local address come from 127.0.0.1.
-        const slot = id === LOCAL ? 1 : this.uplinks.size + 2;
-        const opened = uplink ?? { address4: `127.0.0.${slot}`, address6: `fd00::${slot}`, generation: 0 };
-        this.uplinks.set(id, opened);
-        return { interface: `dsec0.${slot}`, ...opened };
-      }
       case 'uplink.list':
         return { uplinks: [...this.uplinks].map(([of, listed]) => ({ id: of, interface: 'dsec0.2', ...listed })) };
       case 'uplink.close':
         this.uplinks.delete(id);
         return {};
-      case 'policy.set':
-        if (uplink === undefined) throw new PlatformError('sandbox_not_found', 'no uplink');
+      case 'policy.set': {
+        if (id === 'gone') throw new PlatformError('sandbox_not_found', 'no such sandbox');
+        // Connections without a local address come from 127.0.0.1.
+        const slot = id === LOCAL ? 1 : this.uplinks.size + 2;
+        const opened = uplink ?? { address4: `127.0.0.${slot}`, address6: `fd00::${slot}`, generation: 0 };
+        this.uplinks.set(id, opened);
         this.policies.push(params as ToldPolicy);
         this.#generation += 1;
-        uplink.generation = this.#generation;
-        return { generation: this.#generation, micros: 1 };
+        opened.generation = this.#generation;
+        return { interface: `dsec0.${slot}`, ...opened, micros: 1 };
+      }
       case 'pins.add': {
         const told = params as ToldPins;
         if (uplink !== undefined && uplink.generation !== told.generation) {

@@ -1,5 +1,5 @@
 /** What the resolver knows of one sandbox. */
-import { formatPrefix, parsePrefix, PlatformError, type Prefix } from '@dsec/contract';
+import { formatPrefix, parsePrefix, PlatformError } from '@dsec/contract';
 import { Semaphore, type Clock } from '@dsec/kit';
 import { MAX_OUTSTANDING, QUERIES_PER_SECOND, QUERY_BURST } from './dns/bounds.ts';
 import { TokenBucket } from './dns/token-bucket.ts';
@@ -7,7 +7,7 @@ import { EventBudget } from './events.ts';
 import { Pins } from './pins.ts';
 import type { AnswerFilter } from './policy/answer-filter.ts';
 import type { CompiledPolicy } from './policy/compile.ts';
-import { NameTable } from './policy/name-table.ts';
+import type { NameTable } from './policy/name-table.ts';
 import { WildcardNames } from './wildcard-names.ts';
 
 /** A policy as it is in force. */
@@ -18,16 +18,6 @@ export interface PolicyInForce {
   readonly table: NameTable;
   readonly filter: AnswerFilter;
 }
-
-export const inForce = (
-  compiled: CompiledPolicy,
-  options: { readonly generation: number; readonly nodeNetworks: readonly Prefix[] },
-): PolicyInForce => ({
-  compiled,
-  generation: options.generation,
-  table: new NameTable(compiled.names),
-  filter: { opened: compiled.opened, nodeNetworks: options.nodeNetworks },
-});
 
 export interface SandboxAddresses {
   readonly address4?: string | undefined;

@@ -1,11 +1,12 @@
 /** The sandboxes of the node by id and by address. A change of policy is in force in the kernel before it is here, and pins that still hold go with it. */
-import { PlatformError, type NetworkPolicy, type Prefix } from '@dsec/contract';
+import { PlatformError, type NetworkPolicyRequest, type Prefix } from '@dsec/contract';
 import type { Clock } from '@dsec/kit';
 import { MAX_SANDBOXES } from './dns/bounds.ts';
 import type { Pin } from './pin-sink.ts';
 import { mayAnswer } from './policy/answer-filter.ts';
-import { compilePolicy, type CompiledPolicy } from './policy/compile.ts';
-import { inForce, parseAddresses, SandboxNetwork, type SandboxAddresses } from './sandbox-network.ts';
+import type { CompiledPolicy } from './policy/compile.ts';
+import { CompiledPolicies } from './policy/compiled-policies.ts';
+import { parseAddresses, SandboxNetwork, type SandboxAddresses } from './sandbox-network.ts';
 
 /** What of a policy is written into the kernel at once. */
 export interface KernelPolicy {
@@ -14,14 +15,23 @@ export interface KernelPolicy {
   readonly pins: readonly Pin[];
 }
 
+/** A policy that is in force: under which generation, and for which addresses. */
+export interface PolicySet extends SandboxAddresses {
+  readonly generation: number;
+}
+
+export interface SetOptions {
+  /** How long a sandbox may still take to come that is being made. @default 0 */
+  readonly waitMs?: number | undefined;
+  readonly signal?: AbortSignal | undefined;
+}
+
 /** The way to the kernel: it makes devices, and puts policies and pins in force. */
 export interface PolicySink {
-  /** Gives a live sandbox a device, closed until a policy is set, and tells its addresses. Idempotent. @throws PlatformError `sandbox_not_found` */
-  open(sandbox: string): Promise<SandboxAddresses>;
-  /** Replaces the policy of a sandbox and gives the generation under which it is in force. @throws PlatformError `sandbox_not_found` without a device */
-  set(sandbox: string, policy: KernelPolicy): Promise<number>;
-  /** Takes the device away. Idempotent. */
-  close(sandbox: string): Promise<void>;
+  /** Replaces the policy of a sandbox; one without a device gets it, with the policy from its first packet on. @throws PlatformError `sandbox_not_found` */
+  set(sandbox: string, policy: KernelPolicy, options: SetOptions): Promise<PolicySet>;
+  /** Takes the device away; that of a sandbox that is over may go later. Idempotent. */
+  close(sandbox: string, isOver: boolean): Promise<void>;
   /** The sandboxes that have a device. */
   list(): Promise<readonly string[]>;
 }
@@ -36,6 +46,7 @@ export interface SandboxesOptions {
 
 export class Sandboxes {
   readonly #options: SandboxesOptions;
+  readonly #compiled: CompiledPolicies;
   readonly #byId = new Map<string, SandboxNetwork>();
   readonly #byAddress = new Map<string, SandboxNetwork>();
   /** What is done to one sandbox is done one after the other. */
@@ -43,6 +54,7 @@ export class Sandboxes {
 
   constructor(options: SandboxesOptions) {
     this.#options = options;
+    this.#compiled = new CompiledPolicies(options.services);
   }
 
   get size(): number {
@@ -55,17 +67,17 @@ export class Sandboxes {
   }
 
   /**
-   * Puts a complete policy in force: when this resolves it holds in the kernel and for names. When it fails the one before holds.
-   * @throws PlatformError as `compilePolicy`; `sandbox_not_found`, `too_many_requests`; what the sink throws
+   * Puts a policy in force: when this resolves it holds in the kernel and for names. When it fails the one before holds.
+   * @throws PlatformError as `completeNetworkPolicy` and `compilePolicy`; `sandbox_not_found`, `too_many_requests`; what the sink throws
    */
-  set(id: string, policy: NetworkPolicy): Promise<SandboxNetwork> {
-    return this.#inTurn(id, () => this.#set(id, policy));
+  set(id: string, policy: NetworkPolicyRequest, options: SetOptions = {}): Promise<SandboxNetwork> {
+    return this.#inTurn(id, () => this.#set(id, policy, options));
   }
 
   /** Takes the device of a sandbox away and forgets it. Unknown is no error. */
-  remove(id: string): Promise<void> {
+  remove(id: string, isOver = false): Promise<void> {
     return this.#inTurn(id, async () => {
-      await this.#options.sink.close(id);
+      await this.#options.sink.close(id, isOver);
       this.#forget(this.#byId.get(id));
     });
   }
@@ -75,18 +87,21 @@ export class Sandboxes {
     return this.#options.sink.list();
   }
 
-  async #set(id: string, policy: NetworkPolicy): Promise<SandboxNetwork> {
-    const { sink, services, nodeNetworks } = this.#options;
-    const compiled = compilePolicy(policy, { services });
-    const known = this.#known(id, parseAddresses(await sink.open(id)));
-    const next = inForce(compiled, { generation: 0, nodeNetworks });
-    using _lock = await known.lock.acquire();
-    const carried = known.pins.carried((name, address) =>
-      mayAnswer(address, next.filter) ? next.table.match(name)?.ports : undefined,
+  async #set(id: string, policy: NetworkPolicyRequest, options: SetOptions): Promise<SandboxNetwork> {
+    const { sink, nodeNetworks } = this.#options;
+    const { compiled, table } = this.#compiled.of(policy);
+    const next = { compiled, table, filter: { opened: compiled.opened, nodeNetworks } };
+    const before = this.#byId.get(id);
+    if (before === undefined && this.#byId.size >= MAX_SANDBOXES) throw tooMany();
+    using _lock = await before?.lock.acquire();
+    const carried = before?.pins.carried((name, address) =>
+      mayAnswer(address, next.filter) ? table.match(name)?.ports : undefined,
     );
-    const generation = await sink.set(id, { compiled, pins: carried.pins });
+    const { generation, ...addresses } = await sink.set(id, { compiled, pins: carried?.pins ?? [] }, options);
+    const known = this.#known(id, parseAddresses(addresses));
     known.inForce = { ...next, generation };
-    known.pins = carried.next;
+    // One with other addresses is another device, of which nothing was asked yet.
+    if (carried !== undefined && known === before) known.pins = carried.next;
     return known;
   }
 
@@ -97,9 +112,7 @@ export class Sandboxes {
     if (known !== undefined && all.every((address) => this.#byAddress.get(address) === known)) return known;
     this.#forget(known);
     for (const address of all) this.#forget(this.#byAddress.get(address));
-    if (this.#byId.size >= MAX_SANDBOXES) {
-      throw new PlatformError('too_many_requests', `a resolver knows at most ${MAX_SANDBOXES} sandboxes`);
-    }
+    if (this.#byId.size >= MAX_SANDBOXES) throw tooMany();
     const sandbox = new SandboxNetwork(id, addresses, this.#options.clock);
     this.#byId.set(id, sandbox);
     for (const address of all) this.#byAddress.set(address, sandbox);
@@ -126,6 +139,9 @@ export class Sandboxes {
     }
   }
 }
+
+const tooMany = (): PlatformError =>
+  new PlatformError('too_many_requests', `a resolver knows at most ${MAX_SANDBOXES} sandboxes`);
 
 const addressesOf = ({ address4, address6 }: SandboxAddresses): readonly string[] =>
   [address4, address6].filter((address) => address !== undefined);

@@ -39,7 +39,7 @@ test('every method is asked as the protocol has it', async () => {
     'uplink.open': uplink,
     'uplink.list': { uplinks: [{ id: 's1', ...uplink }] },
     'pins.add': { pins: 3 },
-    'policy.set': { generation: 5, micros: 120 },
+    'policy.set': { ...uplink, generation: 5, micros: 120 },
     counters: { sentPackets: 1, sentBytes: 2, receivedPackets: 3, receivedBytes: 4, denied: { rule: 5 } },
   };
   await using pair = await link(async (method, params) => {
@@ -50,18 +50,22 @@ test('every method is asked as the protocol has it', async () => {
   expect((await client.nodeInfo()).sandboxes).toBe(2);
   expect((await client.uplinkOpen('s1')).address4).toBe('198.18.0.3');
   expect(await client.uplinkList()).toEqual([{ id: 's1', ...uplink }]);
-  expect(await client.policySet('s1', policy)).toEqual({ generation: 5, micros: 120 });
+  expect(await client.policySet('s1', policy)).toEqual({ ...uplink, generation: 5, micros: 120 });
+  await client.policySet('s1', policy, { open: { waitMs: 9 } });
   expect(await client.pinsAdd('s1', 5, [pin])).toBe(3);
   expect((await client.counters('s1')).denied).toEqual({ rule: 5 });
   await client.uplinkClose('s1');
+  await client.uplinkClose('s1', { isOver: true });
   expect(asked).toEqual([
     ['node.info', {}],
     ['uplink.open', { id: 's1' }],
     ['uplink.list', {}],
     ['policy.set', { id: 's1', ...policy }],
+    ['policy.set', { id: 's1', open: { waitMs: 9 }, ...policy }],
     ['pins.add', { id: 's1', generation: 5, pins: [pin] }],
     ['counters', { id: 's1' }],
     ['uplink.close', { id: 's1' }],
+    ['uplink.close', { id: 's1', isOver: true }],
   ]);
 });
 

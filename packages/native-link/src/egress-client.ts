@@ -58,6 +58,9 @@ const ListedUplinkSchema = closed({ id: sandboxId, ...UplinkSchema.properties })
 export type ListedUplink = Static<typeof ListedUplinkSchema>;
 
 const PolicySetSchema = closed({
+  interface: interfaceName,
+  address4: address,
+  address6: Type.Union([address, Type.Null()]),
   generation: count,
   /** How long the change took in the kernel. */
   micros: count,
@@ -176,18 +179,26 @@ export class EgressClient {
     return this.#call('uplink.open', { id }, uplink, options);
   }
 
-  /** Resolves when nothing of it is left; one that is not there is no error. */
-  async uplinkClose(id: string, options?: StreamOptions): Promise<void> {
-    await this.#call('uplink.close', { id }, none, options);
+  /** Resolves when nothing of it is left; one that is not there is no error. `isOver`: when nothing passes it any more, and the device goes later. */
+  async uplinkClose(id: string, { isOver, ...options }: StreamOptions & { isOver?: boolean } = {}): Promise<void> {
+    await this.#call('uplink.close', { id, ...(isOver === true ? { isOver } : {}) }, none, options);
   }
 
   async uplinkList(options?: StreamOptions): Promise<readonly ListedUplink[]> {
     return (await this.#call('uplink.list', {}, uplinks, options)).uplinks;
   }
 
-  /** Replaces the whole policy of a sandbox at once, for open flows too. @throws PlatformError `invalid_argument`, `sandbox_not_found` */
-  policySet(id: string, policy: EgressPolicy, options?: StreamOptions): Promise<PolicySet> {
-    return this.#call('policy.set', { id, ...policy }, policySet, options);
+  /**
+   * Replaces the whole policy of a sandbox at once, for open flows too. `open`: one without an uplink gets it, with this policy from its first packet on; one that is
+   * not there yet may come for `waitMs`.
+   * @throws PlatformError `invalid_argument`, `sandbox_not_found`
+   */
+  policySet(
+    id: string,
+    policy: EgressPolicy,
+    { open, ...options }: StreamOptions & { open?: { readonly waitMs: number } } = {},
+  ): Promise<PolicySet> {
+    return this.#call('policy.set', { id, ...(open === undefined ? {} : { open }), ...policy }, policySet, options);
   }
 
   /**

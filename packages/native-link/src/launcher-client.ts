@@ -103,6 +103,8 @@ export interface SandboxCreateParams {
   /** The set that they were merged into; needed for more than one. */
   readonly set?: string;
   readonly hostname: string;
+  /** Whom programs inside ask for names; without one nobody. */
+  readonly nameserver?: string;
   readonly memoryBytes: number;
   readonly cpuMillis: number;
   readonly pids: number;

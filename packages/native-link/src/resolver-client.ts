@@ -49,16 +49,28 @@ export class ResolverClient {
   }
 
   /**
-   * Gives a sandbox its uplink if it has none, and puts the policy in force, for open flows too; when it fails the one before stays in force.
+   * Gives a sandbox its uplink if it has none, and puts the policy in force, for open flows too; when it fails the one before stays in force. One that is being made
+   * may come for `waitMs`.
    * @throws PlatformError `sandbox_not_found`, `service_unknown`, `invalid_argument`, `no_capacity`
    */
-  policySet(sandbox: string, policy: NetworkPolicy, options?: StreamOptions): Promise<PlacedSandbox> {
-    return this.#call('policy.set', { sandbox, policy }, placed, options);
+  policySet(
+    sandbox: string,
+    policy: NetworkPolicy,
+    { waitMs, ...options }: StreamOptions & { readonly waitMs?: number | undefined } = {},
+  ): Promise<PlacedSandbox> {
+    const params = { sandbox, policy, ...(waitMs === undefined ? {} : { waitMs }) };
+    return this.#call('policy.set', params, placed, options);
   }
 
-  /** Resolves when neither policy nor uplink is left, whoever made it; a sandbox without is no error. */
-  async policyRemove(sandbox: string, options?: StreamOptions): Promise<void> {
-    await this.#call('policy.remove', { sandbox }, none, options);
+  /**
+   * Resolves when neither policy nor uplink is left, whoever made it; a sandbox without is no error. `isOver`: the device of a sandbox that is over may go
+   * later, when nothing passes it any more.
+   */
+  async policyRemove(
+    sandbox: string,
+    { isOver, ...options }: StreamOptions & { readonly isOver?: boolean } = {},
+  ): Promise<void> {
+    await this.#call('policy.remove', { sandbox, ...(isOver === true ? { isOver } : {}) }, none, options);
   }
 
   /** Every sandbox of the node that has an uplink, whoever made it. */

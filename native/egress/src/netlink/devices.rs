@@ -68,6 +68,16 @@ pub fn delete(index: u32) -> Batch {
     Batch::default().request(libc::RTM_DELLINK, ACK, &link_body(index, 0, 0))
 }
 
+/// Puts a device into a group.
+pub fn set_group(index: u32, group: u32) -> Batch {
+    Batch::default().request(libc::RTM_NEWLINK, ACK, &link_body(index, 0, 0)).number_attribute(libc::IFLA_GROUP, group)
+}
+
+/// All devices of a group at once. `NODEV`: it has none.
+pub fn delete_group(group: u32) -> Batch {
+    Batch::default().request(libc::RTM_DELLINK, ACK, &link_body(0, 0, 0)).number_attribute(libc::IFLA_GROUP, group)
+}
+
 pub fn list() -> Batch {
     Batch::default().request(libc::RTM_GETLINK, libc::NLM_F_DUMP, &link_body(0, 0, 0))
 }

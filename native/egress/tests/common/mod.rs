@@ -338,7 +338,9 @@ impl Host {
     fn recorded(&self, number: u32, namespace: Namespace, process: Child, pid: u32) -> Sandbox {
         let id = format!("s{number}");
         let record = self.data.join(format!("run/launcher/{id}.json"));
-        std::fs::write(&record, record_of(&id, pid, &namespace).to_string()).expect("record");
+        let new = self.data.join("run/next.tmp");
+        std::fs::write(&new, record_of(&id, pid, &namespace).to_string()).expect("record");
+        std::fs::rename(&new, &record).expect("record");
         Sandbox { id, namespace, pid, process, record }
     }
 

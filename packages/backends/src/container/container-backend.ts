@@ -147,6 +147,7 @@ export class ContainerBackend implements Backend {
       id: spec.sandboxId,
       layers: spec.layers,
       hostname: spec.hostname,
+      ...(spec.nameserver === undefined ? {} : { nameserver: spec.nameserver }),
       memoryBytes: spec.memoryMib * BYTES_PER_MIB,
       cpuMillis: spec.cpuMillis,
       pids: spec.pids,

@@ -2,7 +2,14 @@
 import { PlatformError, type NetworkPolicy } from '@dsec/contract';
 import type { Clock, Logger, Network, Random } from '@dsec/kit';
 import { ResolverClient, type StreamOptions } from '@dsec/native-link';
-import type { NetworkControl, NetworkObserver, NetworkOffer, Uplink } from '../network-control.ts';
+import type {
+  CloseOptions,
+  NetworkControl,
+  NetworkObserver,
+  NetworkOffer,
+  OpenOptions,
+  Uplink,
+} from '../network-control.ts';
 import { actOfRefused, followActs } from './act-streams.ts';
 import { KeptLink } from './kept-link.ts';
 
@@ -26,6 +33,7 @@ export class ResolverNetwork implements NetworkControl {
   /** A change of a sandbox without an uplink must not give it one. */
   readonly #opened = new Set<string>();
   #services: readonly string[] | undefined;
+  #resolver: string | undefined;
   #observer: NetworkObserver | undefined;
 
   constructor(options: ResolverNetworkOptions) {
@@ -38,6 +46,7 @@ export class ResolverNetwork implements NetworkControl {
         // Its answer shows that the resolver has seen the subscription before.
         const { address4, services } = await client.info(call);
         this.#services = services;
+        this.#resolver = address4;
         up({ client, address4 });
         const observer = this.#observer;
         observer?.onReady();
@@ -52,7 +61,7 @@ export class ResolverNetwork implements NetworkControl {
   }
 
   get offer(): NetworkOffer {
-    return { isOffered: true, services: this.#services };
+    return { isOffered: true, services: this.#services, resolver: this.#resolver };
   }
 
   start(observer: NetworkObserver): void {
@@ -60,7 +69,7 @@ export class ResolverNetwork implements NetworkControl {
     this.#link.start();
   }
 
-  async open(sandboxId: string, policy: NetworkPolicy, options: StreamOptions = {}): Promise<Uplink> {
+  async open(sandboxId: string, policy: NetworkPolicy, options: OpenOptions = {}): Promise<Uplink> {
     const { client, address4: resolver } = await this.#link.client(options.signal);
     const { address4, address6 } = await client.policySet(sandboxId, onlyOpen(policy), options);
     this.#opened.add(sandboxId);
@@ -75,7 +84,7 @@ export class ResolverNetwork implements NetworkControl {
     await client.policySet(sandboxId, onlyOpen(policy), options);
   }
 
-  async close(sandboxId: string, options: StreamOptions = {}): Promise<void> {
+  async close(sandboxId: string, options: CloseOptions = {}): Promise<void> {
     const { client } = await this.#link.client(options.signal);
     await client.policyRemove(sandboxId, options);
     this.#opened.delete(sandboxId);

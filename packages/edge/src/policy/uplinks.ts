@@ -2,7 +2,7 @@
  * Keeps the network of every sandbox as its record says: opened when its policy first allows something, changed with it, closed at its end, and given
  * again to a network that was away. What of a sandbox is in flight is told one after the other; what failed on its way is told again until it holds.
  */
-import type { Channel, NetworkControl, NetworkOffer, Uplink } from '@dsec/backends';
+import type { Channel, NetworkControl, NetworkOffer } from '@dsec/backends';
 import { allowsAnything, networkInForce, PlatformError, type NetworkPolicy } from '@dsec/contract';
 import { Backoff, Semaphore, type Clock, type Logger, type Random } from '@dsec/kit';
 import type { Registry } from '../registry.ts';
@@ -20,6 +20,21 @@ const RETRY = { baseMs: 50, maxMs: 5000 } as const;
 
 /** Errors after which nobody knows whether it happened. */
 const UNCLEAR = ['timeout', 'connection_lost', 'unavailable', 'cancelled', 'internal', 'protocol_error'];
+
+const unanswered = (error: unknown): unknown =>
+  PlatformError.is(error) && ['timeout', 'connection_lost', 'cancelled'].includes(error.code)
+    ? new PlatformError('unavailable', 'the network of the node does not answer', { cause: error })
+    : error;
+
+/** The uplink of a sandbox that is being made. */
+export interface OpeningUplink {
+  /** What the sandbox is to be made with; undefined where the node has not said it yet: then `opened` sees to it. */
+  readonly resolver: string | undefined;
+  /** Resolves when the policy is in force and programs find the resolver. @throws PlatformError as {@link Uplinks.apply} */
+  opened(channel: Channel): Promise<void>;
+  /** The sandbox does not come. What there may be of its uplink is closed at its end. */
+  giveUp(): void;
+}
 
 export interface UplinksOptions {
   readonly network: NetworkControl;
@@ -71,9 +86,44 @@ export class Uplinks {
       await this.#apply(sandbox, policy, channel);
     } catch (error) {
       if (sandbox.uplink === 'unknown' || !PlatformError.is(error) || UNCLEAR.includes(error.code)) this.doubt(sandbox);
-      if (!PlatformError.is(error) || !['timeout', 'connection_lost', 'cancelled'].includes(error.code)) throw error;
-      throw new PlatformError('unavailable', 'the network of the node does not answer', { cause: error });
+      throw unanswered(error);
     }
+  }
+
+  /**
+   * Begins to give a sandbox its uplink while the node makes it; undefined when its policy allows nothing. Whoever called it waits for `opened` once the
+   * sandbox is there, or gives it up.
+   */
+  begin(sandbox: Sandbox, policy: NetworkPolicy, waitMs: number): OpeningUplink | undefined {
+    if (!allowsAnything(policy)) return undefined;
+    const { network } = this.#options;
+    const waiting = new AbortController();
+    const { signal } = waiting;
+    // Until it has worked, the device may be there without the policy, and has to be looked for.
+    sandbox.uplink = 'unknown';
+    const options = { waitMs, timeoutMs: waitMs + APPLY_TIMEOUT_MS, signal };
+    const opening = network.open(sandbox.sandboxId, policy, options);
+    // It may fail before anybody waits for it.
+    opening.catch(() => undefined);
+    const { offer } = this;
+    const resolver = offer.isOffered ? offer.resolver : undefined;
+    return {
+      resolver,
+      opened: async (channel) => {
+        sandbox.isResolverNamed = resolver !== undefined;
+        const late = this.#options.clock.setTimer(APPLY_TIMEOUT_MS, () => waiting.abort());
+        try {
+          const uplink = await opening;
+          sandbox.uplink = 'open';
+          await this.#nameResolver(sandbox, uplink.resolver, channel);
+        } catch (error) {
+          throw unanswered(error);
+        } finally {
+          late.cancel();
+        }
+      },
+      giveUp: () => waiting.abort(),
+    };
   }
 
   /** The policy of the record is put in force again, until that has worked. */
@@ -97,7 +147,7 @@ export class Uplinks {
     this.#doubted.delete(sandbox);
     const { network, logger } = this.#options;
     try {
-      await network.close(sandbox.sandboxId, { signal, timeoutMs: APPLY_TIMEOUT_MS });
+      await network.close(sandbox.sandboxId, { signal, timeoutMs: APPLY_TIMEOUT_MS, isOver: true });
     } catch (error) {
       // Without daemons there is nobody who could: its device went with its namespace.
       if (!PlatformError.is(error) || error.code !== 'network_unavailable') throw error;
@@ -169,12 +219,12 @@ export class Uplinks {
     sandbox.uplink = 'unknown';
     const uplink = await network.open(sandboxId, policy, options);
     sandbox.uplink = 'open';
-    await this.#nameResolver(sandbox, uplink, channel);
+    await this.#nameResolver(sandbox, uplink.resolver, channel);
   }
 
   /** Programs inside find the resolver where they look for it. Who has broken that file has harmed himself: the policy holds all the same. */
-  async #nameResolver(sandbox: Sandbox, { resolver }: Uplink, channel: Channel | undefined): Promise<void> {
-    if (sandbox.isResolverNamed) return;
+  async #nameResolver(sandbox: Sandbox, resolver: string | undefined, channel: Channel | undefined): Promise<void> {
+    if (sandbox.isResolverNamed || resolver === undefined) return;
     try {
       if (channel === undefined) throw new PlatformError('sandbox_not_ready', 'its channel is being replaced');
       const text = `# The resolver of this node: the names that the network policy allows.\nnameserver ${resolver}\n`;
