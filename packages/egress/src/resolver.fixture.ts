@@ -41,10 +41,8 @@ export class EgressdDouble implements AsyncDisposable {
   readonly uplinks = new Map<string, { readonly address4: string; readonly address6: string; generation: number }>();
   readonly policies: ToldPolicy[] = [];
   readonly pins: ToldPins[] = [];
-  /** Who has sent from a port, by `PROTOCOL ADDRESS PORT`. */
-  readonly owners = new Map<string, CausingProcess>();
-  /** How often that was asked. */
-  ownersAsked = 0;
+  /** Who is behind a socket. */
+  ownerOf: (asker: Asker) => CausingProcess | undefined = () => undefined;
   /** Whoever hears what is denied. */
   readonly listeners = new Set<WireServerStream>();
   /** Called before a method is answered; what it throws is the answer. */
@@ -115,9 +113,7 @@ export class EgressdDouble implements AsyncDisposable {
         return { pins: told.pins.length };
       }
       case 'owner': {
-        this.ownersAsked += 1;
-        const { protocol, address, port } = params as Asker;
-        const process = this.owners.get(`${protocol} ${address} ${port}`);
+        const process = this.ownerOf(params as Asker);
         return process === undefined ? {} : { process };
       }
       case 'events': {

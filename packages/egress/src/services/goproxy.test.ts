@@ -1,4 +1,5 @@
 import { afterEach, beforeEach, describe, expect, test } from 'vitest';
+import { LOCAL } from '../resolver.fixture.ts';
 import { ServicesFixture, type Upstream } from './services.fixture.ts';
 
 let fixture: ServicesFixture;
@@ -80,6 +81,20 @@ describe('a proxy of Go modules with a date', () => {
       expect([path, (await fixture.ask('goproxy', path)).status]).toEqual([path, 404]);
     }
     expect((await fixture.ask('goproxy', '/m.test/!a/@v/list', { method: 'POST', body: 'x' })).status).toBe(405);
+  });
+
+  test('tells that, with the process that has asked', async () => {
+    await fixture.start({ kind: 'goproxy', upstream: upstream.origin, pins });
+    const process = { pid: 7, ancestors: [1], session: 7, uid: 0, comm: 'go', argv: ['go', 'get', 'm.test/A'] };
+    const stream = fixture.resolver.edge.open('events', {});
+    fixture.resolver.egressd.ownerOf = ({ protocol, address, port }) =>
+      protocol === 'tcp' && address === '127.0.0.1' && port > 0 ? process : undefined;
+    expect((await fixture.ask('goproxy', '/m.test/!a/@v/v1.10.0.zip')).status).toBe(403);
+    const name = 'goproxy.mirror.internal/m.test/!a/@v/v1.10.0.zip';
+    expect((await stream.next()).value).toMatchObject({
+      value: { event: { id: LOCAL, kind: 'service', name, reason: 'service', count: 1, process } },
+    });
+    stream.reset();
   });
 
   test('shows what is on the list alone', async () => {
