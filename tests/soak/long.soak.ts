@@ -86,3 +86,40 @@ test('C04 three hundred connections that are idle for 4 to 35 seconds between ca
   );
   expect(calls).toBeGreaterThan(300 * 15);
 });
+
+test('N12 events each 30 seconds for ten minutes, and then a gigabyte, come through a port when they are sent', async () => {
+  await using sandbox = await server().sandbox({ ttlRunningStop: 3600 });
+  const service = sandbox.exec(['python3', '-c', SLOW_AND_LARGE]);
+  await waitFor('the service', async () => (await sandbox.ports.fetch(8000)).ok);
+  const headers = { authorization: `Bearer ${server().apiKey}` };
+  const events = await fetch(`${sandbox.ports.url(8000)}events`, { headers });
+  const late: number[] = [];
+  for await (const chunk of events.body as AsyncIterable<Uint8Array>) {
+    late.push(clock.now() - 1000 * Number(/data: ([0-9.]+)/.exec(Buffer.from(chunk).toString())?.[1]));
+  }
+  expect(late).toHaveLength(21);
+  expect(Math.max(...late)).toBeLessThan(1000);
+  await using growth = await GrowthWatch.start(server(), sandbox);
+  let total = 0;
+  const big = await fetch(`${sandbox.ports.url(8000)}big`, { headers });
+  for await (const chunk of big.body as AsyncIterable<Uint8Array>) total += chunk.length;
+  expect(total).toBe(GIB);
+  expect(growth.mostBytes()).toBeLessThan(MAX_GROWTH_BYTES);
+  await service.kill();
+  await service;
+});
+
+/** Events that say when they were sent, and a large answer. */
+const SLOW_AND_LARGE = `
+import http.server, time
+class Handler(http.server.BaseHTTPRequestHandler):
+    def do_GET(self):
+        self.send_response(200); self.send_header('Content-Type', 'text/event-stream'); self.send_header('Connection', 'close'); self.end_headers()
+        if self.path == '/events':
+            for tick in range(21):
+                if tick: time.sleep(30)
+                self.wfile.write(('data: %f\\n\\n' % time.time()).encode()); self.wfile.flush()
+        elif self.path == '/big':
+            for _ in range(1024): self.wfile.write(bytes(1 << 20))
+    def log_message(self, *words): pass
+http.server.ThreadingHTTPServer(('127.0.0.1', 8000), Handler).serve_forever()`;
