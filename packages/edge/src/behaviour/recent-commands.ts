@@ -1,4 +1,5 @@
 /** The newest commands of all sandboxes, as their callers gave them: aether knows an exec by its id and its process alone. */
+import { limits } from '@dsec/contract';
 import { MAX_COMMAND_CHARS, MAX_COMMANDS } from './bounds.ts';
 import { cutArguments } from './told.ts';
 
@@ -49,7 +50,9 @@ export class RecentCommands {
 const keyOf = (sandboxId: string, execId: string): string => `${sandboxId}/${execId}`;
 
 function textsOf(argv: unknown, shell: unknown): readonly string[] {
-  if (Array.isArray(argv)) return argv.filter((argument) => typeof argument === 'string');
+  // Of the thousands that there may be, only the first are kept.
+  if (Array.isArray(argv))
+    return argv.slice(0, limits.behaviourArgv).filter((argument) => typeof argument === 'string');
   const script = typeof shell === 'object' && shell !== null && 'script' in shell ? shell.script : undefined;
   return typeof script === 'string' ? [script] : [];
 }

@@ -19,6 +19,8 @@ interface Held {
   readonly sandbox: Sandbox;
   readonly report: Report;
   isChanged: boolean;
+  /** False once its file is enough. */
+  isKept: boolean;
 }
 
 export class Reports implements AsyncDisposable {
@@ -36,7 +38,7 @@ export class Reports implements AsyncDisposable {
 
   /** Counts what a sandbox has done. */
   async add(sandbox: Sandbox, counted: Counted): Promise<void> {
-    const held = await this.#hold(sandbox);
+    const held = this.#kept(await this.#hold(sandbox));
     const before = held.report.bytes;
     held.report.add(counted, this.#bytes < MAX_ALL_REPORTS_BYTES ? MAX_REPORT_BYTES : LEAST_REPORT_BYTES);
     this.#bytes += held.report.bytes - before;
@@ -45,7 +47,7 @@ export class Reports implements AsyncDisposable {
 
   /** Tripwires that were no file when the sandbox was made. */
   async noteAbsent(sandbox: Sandbox, absentTripwires: readonly string[]): Promise<void> {
-    const held = await this.#hold(sandbox);
+    const held = this.#kept(await this.#hold(sandbox));
     held.report.absentTripwires = absentTripwires;
     this.#change(held);
   }
@@ -94,10 +96,19 @@ export class Reports implements AsyncDisposable {
     if (before !== undefined) return await before;
     const holding = this.#read(sandbox).then((report) => {
       this.#bytes += report.bytes;
-      return { sandbox, report, isChanged: false };
+      return { sandbox, report, isChanged: false, isKept: true };
     });
     this.#held.set(sandbox.sandboxId, holding);
     return await holding;
+  }
+
+  /** It may have been let go while somebody waited for it. */
+  #kept(held: Held): Held {
+    if (held.isKept) return held;
+    held.isKept = true;
+    this.#held.set(held.sandbox.sandboxId, Promise.resolve(held));
+    this.#bytes += held.report.bytes;
+    return held;
   }
 
   /** What an edge before this one knew, or nothing yet. */
@@ -142,7 +153,9 @@ export class Reports implements AsyncDisposable {
   }
 
   #release(held: Held): void {
-    if (!this.#held.delete(held.sandbox.sandboxId)) return;
+    if (!held.isKept) return;
+    held.isKept = false;
+    this.#held.delete(held.sandbox.sandboxId);
     this.#changed.delete(held);
     this.#bytes -= held.report.bytes;
   }

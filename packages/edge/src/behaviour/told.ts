@@ -3,6 +3,8 @@ import type { Act, ActingProcess } from '@dsec/backends';
 import { limits, type BehaviourEvent, type BehaviourKind, type BehaviourProcess } from '@dsec/contract';
 
 const MAX_OUTCOME_CHARS = 64;
+/** What whoever tells takes from lists of its own, and the name of a process, which the kernel keeps short. */
+const MAX_WORD_CHARS = 128;
 /** Names of the records that programs ask for most (RFC 1035, RFC 3596, RFC 2782, RFC 9460); others are written as in RFC 3597. */
 const RECORD_TYPES: Readonly<Record<number, string>> = {
   1: 'A',
@@ -28,19 +30,10 @@ export type Told = Pick<
 
 export function toldOf(act: Act): Told {
   const { port } = act;
-  const texts = {
-    call: act.call,
-    argument: act.argument,
-    path: act.path,
-    name: act.name,
-    type: act.type === undefined ? undefined : (RECORD_TYPES[act.type] ?? `TYPE${act.type}`),
-    address: act.address,
-    protocol: act.protocol,
-  };
-  const given = Object.entries(texts).flatMap(([member, text]) =>
-    text === undefined ? [] : [[member, cutText(text, limits.behaviourTextChars)]],
-  );
-  const members = Object.fromEntries(given) as Partial<typeof texts>;
+  const type = act.type === undefined ? undefined : (RECORD_TYPES[act.type] ?? `TYPE${act.type}`);
+  const words = { call: act.call, argument: act.argument, type, address: act.address, protocol: act.protocol };
+  const texts = { path: act.path, name: act.name };
+  const members = { ...given(words, MAX_WORD_CHARS), ...given(texts, limits.behaviourTextChars) };
   const what = cutText(whatOf(act.kind, { ...members, port }), limits.behaviourTextChars);
   const outcome = cutText(act.outcome, MAX_OUTCOME_CHARS);
   return { kind: act.kind, what, outcome, ...members, ...(port === undefined ? {} : { port }) } as Told;
@@ -48,33 +41,41 @@ export function toldOf(act: Act): Told {
 
 type Members = { readonly [M in keyof Omit<Told, 'kind' | 'what' | 'outcome'>]?: Told[M] | undefined };
 
+/** Those that there are, each cut. */
+const given = <M extends string>(texts: Readonly<Record<M, string | undefined>>, maxChars: number) =>
+  Object.fromEntries(
+    Object.entries<string | undefined>(texts).flatMap(([member, text]) =>
+      text === undefined ? [] : [[member, cutText(text, maxChars)]],
+    ),
+  ) as Partial<Record<M, string>>;
+
 /** In one line. */
 function whatOf(kind: BehaviourKind, told: Members): string {
   const { call, argument, path = '?', name, type, protocol = '?', address = '?', port } = told;
   switch (kind) {
     case 'call':
-      return words(call ?? '?', argument);
+      return joined(call ?? '?', argument);
     case 'open':
     case 'tripwire':
       return path;
     case 'connect': {
       const host = address.includes(':') && port !== undefined ? `[${address}]` : address;
-      return words(protocol, port === undefined ? host : `${host}:${port}`, name);
+      return joined(protocol, port === undefined ? host : `${host}:${port}`, name);
     }
     case 'name':
-      return words(name ?? '?', type);
+      return joined(name ?? '?', type);
     case 'service':
       return name ?? '?';
   }
 }
 
-const words = (...parts: readonly (string | undefined)[]): string =>
+const joined = (...parts: readonly (string | undefined)[]): string =>
   parts.filter((part) => part !== undefined).join(' ');
 
 export const processOf = ({ pid, uid, comm, argv }: ActingProcess): BehaviourProcess => ({
   pid,
   uid,
-  comm: cutText(comm, limits.behaviourTextChars),
+  comm: cutText(comm, MAX_WORD_CHARS),
   argv: cutArguments(argv, limits.behaviourTextChars),
 });
 
