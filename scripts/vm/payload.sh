@@ -49,6 +49,14 @@ if echo "$chosen" | grep -q ' checkout '; then
   for module in node_modules/* node_modules/.bin; do
     case ${module#node_modules/} in @biomejs | @oxlint | @oxlint-tsgolint | @rolldown | @typescript | knip | lightningcss*) ;; *) cp -a "$module" "$work/payload/tree.absolute$root/node_modules/" ;; esac
   done
+  for modules in packages/*/node_modules; do
+    [ ! -d "$modules" ] || cp -a "$modules" "$work/payload/tree.absolute$root/${modules%/*}/"
+  done
+  # Compiled code, which is slow to make where the processor is emulated.
+  if [ -d .cache/compile ]; then
+    mkdir -p "$work/payload/tree.absolute$root/.cache"
+    cp -a .cache/compile "$work/payload/tree.absolute$root/.cache/"
+  fi
   cp "$(command -v busybox)" "$work/payload/busybox"
 fi
 
@@ -69,5 +77,6 @@ done
 strip --strip-debug -o "$work/launcher" "$target/debug/launcher"
 mkdir -p "$work/payload/tree.absolute$target/debug"
 mv "$work/launcher" "$work/payload/tree.absolute$target/debug/launcher"
-mv "$work/payload/tree.absolute$root"/* "$tree/"
+rmdir "$tree"
+mv "$work/payload/tree.absolute$root" "$tree"
 rm -r "$work/payload/tree.absolute"
