@@ -29,10 +29,6 @@ export type EncodedFields = string;
 
 export const encodeFields = (fields: AuditFields): EncodedFields => JSON.stringify(fields).slice(1, -1);
 
-/** The line, without a line feed. Its first members are always these three, in this order. */
-export const encodeLine = ({ seq, hash: prev }: ChainHead, atMs: number, fields: EncodedFields): string =>
-  `{"seq":${seq + 1},"prev":"${prev}","atMs":${atMs},${fields}}`;
-
 /** What a line says; undefined when it is no record. */
 export function parseLine(line: string): AuditRecord | undefined {
   let value: unknown;

@@ -7,15 +7,9 @@ import { open, unlink, type FileHandle } from 'node:fs/promises';
 import { mkdirSync } from 'node:fs';
 import { syncDirectory, type Clock, type Logger, type Timer } from '@dsec/kit';
 import { auditFile, auditFiles, type AuditFile } from './audit-files.ts';
-import {
-  encodeFields,
-  encodeLine,
-  hashLine,
-  type AuditFields,
-  type ChainHead,
-  type EncodedFields,
-} from './audit-line.ts';
+import { encodeFields, hashLine, type AuditFields, type ChainHead, type EncodedFields } from './audit-line.ts';
 import { findChainEnd, type ChainEnd } from './chain-end.ts';
+import { PendingRecords } from './pending-records.ts';
 
 /** Where records go. */
 export interface AuditSink {
@@ -45,18 +39,18 @@ const DEFAULT_FILES = 16;
 export const FLUSH_MS = 200;
 /** The same after the disk has refused. */
 const RETRY_MS = 2000;
-/** What waits for the disk. */
+/** What waits for the disk, beside as much that it has begun to take. */
 const MAX_PENDING_BYTES = 8 * 1024 * 1024;
 const DIRECTORY_MODE = 0o700;
 const FILE_MODE = 0o600;
 
 export class AuditLog implements AuditSink, AsyncDisposable {
   readonly #options: AuditLogOptions;
+  /** Of what was taken for writing. */
   #head: ChainHead;
-  #pending: string[] = [];
-  #pendingBytes = 0;
-  /** Of the first that waits. */
-  #pendingSeq: number;
+  /** Of the last record that was appended. */
+  #seq: number;
+  readonly #pending = new PendingRecords(MAX_PENDING_BYTES);
   #lost = 0;
   #timer: Timer | undefined;
   #turn: Promise<void> = Promise.resolve();
@@ -71,7 +65,7 @@ export class AuditLog implements AuditSink, AsyncDisposable {
   private constructor(options: AuditLogOptions, end: ChainEnd, file: AuditFile | undefined) {
     this.#options = options;
     this.#head = end.head;
-    this.#pendingSeq = end.head.seq + 1;
+    this.#seq = end.head.seq;
     this.#file = file;
     this.#sizeBytes = end.sizeBytes;
   }
@@ -94,7 +88,7 @@ export class AuditLog implements AuditSink, AsyncDisposable {
     return this.#options.directory;
   }
 
-  /** Of the last record. */
+  /** Of the last record that was written. */
   get head(): ChainHead {
     return this.#head;
   }
@@ -109,7 +103,7 @@ export class AuditLog implements AuditSink, AsyncDisposable {
   }
 
   appendEncoded(fields: EncodedFields): number {
-    if (this.#isClosed || this.#pendingBytes + (this.#unwritten?.length ?? 0) >= MAX_PENDING_BYTES) {
+    if (this.#isClosed || !this.#pending.hasRoom) {
       this.#lost++;
       return 0;
     }
@@ -120,14 +114,12 @@ export class AuditLog implements AuditSink, AsyncDisposable {
     }
     this.#add(fields);
     this.#timer ??= this.#options.clock.setTimer(this.#isFailing ? RETRY_MS : FLUSH_MS, () => this.#onTimer());
-    return this.#head.seq;
+    return this.#seq;
   }
 
   #add(fields: EncodedFields): void {
-    const line = encodeLine(this.#head, this.#options.clock.now(), fields);
-    this.#head = { seq: this.#head.seq + 1, hash: hashLine(line) };
-    this.#pending.push(line);
-    this.#pendingBytes += line.length + 1;
+    this.#seq++;
+    this.#pending.add(this.#options.clock.now(), fields);
   }
 
   flush(): Promise<void> {
@@ -159,7 +151,7 @@ export class AuditLog implements AuditSink, AsyncDisposable {
   async #write(): Promise<void> {
     this.#timer?.cancel();
     this.#timer = undefined;
-    if (this.#pending.length === 0 && this.#unwritten === undefined) return;
+    if (this.#pending.isEmpty && this.#unwritten === undefined) return;
     try {
       await this.#rotate();
       let handle = await this.#opened();
@@ -177,7 +169,7 @@ export class AuditLog implements AuditSink, AsyncDisposable {
   }
 
   async #writeAll(handle: FileHandle): Promise<void> {
-    while (this.#unwritten !== undefined || this.#pending.length > 0) {
+    while (this.#unwritten !== undefined || !this.#pending.isEmpty) {
       let left = this.#unwritten ?? this.#takePending();
       // A line that a full disk has cut in two is gone on with.
       while (left.length > 0) {
@@ -191,11 +183,9 @@ export class AuditLog implements AuditSink, AsyncDisposable {
   }
 
   #takePending(): Buffer {
-    const bytes = Buffer.from(`${this.#pending.join('\n')}\n`);
-    this.#pending = [];
-    this.#pendingBytes = 0;
-    this.#pendingSeq = this.#head.seq + 1;
-    return bytes;
+    const { lines, head } = this.#pending.take(this.#head);
+    this.#head = head;
+    return lines;
   }
 
   /** What somebody else has done to the file is told in the log itself; one that has no name any more is left. */
@@ -228,7 +218,7 @@ export class AuditLog implements AuditSink, AsyncDisposable {
     if (this.#handle !== undefined) return this.#handle;
     const { directory } = this.#options;
     const isNew = this.#file === undefined;
-    this.#file ??= auditFile(directory, this.#pendingSeq);
+    this.#file ??= auditFile(directory, this.#head.seq + 1);
     this.#handle = await open(this.#file.path, 'a', FILE_MODE);
     if (isNew) {
       this.#sizeBytes = 0;

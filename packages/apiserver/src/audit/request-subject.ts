@@ -16,7 +16,7 @@ const keyIdForm = /^[a-zA-Z0-9_]{1,64}$/;
 /** 128 bits of a sha256. */
 const DIGEST_CHARS = 22;
 
-export const cut = (text: string): string => text.slice(0, limits.auditTextChars);
+const cut = (text: string): string => text.slice(0, limits.auditTextChars);
 
 export const quoted = (text: string): string => JSON.stringify(text);
 

@@ -105,7 +105,7 @@ export function packetFilterFindings(tables: readonly FilterTable[]): readonly F
       isNeeded: false,
       detail: 'none drops what sandboxes send',
       why: meanings.forward,
-      fix: '',
+      fix: 'nothing',
     },
   ];
 }

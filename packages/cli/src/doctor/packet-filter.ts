@@ -17,7 +17,7 @@ export interface FilterRule {
 }
 
 /** Where packets come into a table. */
-export interface Base {
+interface Base {
   readonly hook: string;
   readonly priority: number;
   readonly isDropping: boolean;
