@@ -67,11 +67,10 @@ pub fn enter_at_execution(word: &str) -> Result<()> {
 
 /// Takes away the profiles that no process is in. For the last server of the host, while no other can begin.
 pub fn unload_unused() -> std::result::Result<(), String> {
-    if own_label().is_none() {
-        return Ok(());
-    }
+    // Where the list cannot be read, none was ever loaded from here.
+    let Some(loaded) = own_label().and_then(|_| loaded().ok()) else { return Ok(()) };
     let labels = labels_in_use().map_err(|error| format!("/proc: {error}"))?;
-    for name in loaded()?.iter().filter(|name| policy::is_ours(name)) {
+    for name in loaded.iter().filter(|name| policy::is_ours(name)) {
         // A label may be several profiles at once.
         if labels.iter().any(|label| label.contains(name.as_str())) {
             continue;
