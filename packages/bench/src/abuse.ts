@@ -96,6 +96,8 @@ export async function benchAbuse(context: BenchContext): Promise<Findings> {
     say(`${name}: p99 ${abused.p99?.toFixed(2)} ms, alone ${alone.p99?.toFixed(2)} ms: ${values[`${name}_ratio`]}`);
   }
   const ratios = kinds.map(({ name }) => values[`${name}_ratio`] ?? Infinity);
+  const worst = kinds[ratios.indexOf(Math.max(...ratios))];
+  say(`the worst is ${worst?.name}`);
   return {
     n: kinds.length * rounds * each * 2,
     failures,

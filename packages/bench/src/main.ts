@@ -6,7 +6,7 @@ import { availableParallelism } from 'node:os';
 import { join } from 'node:path';
 import { parseArgs } from 'node:util';
 import { PlatformError } from '@dsec/contract';
-import { SystemClock, SystemRandom } from '@dsec/kit';
+import { SystemClock, SystemRandom, type Clock } from '@dsec/kit';
 import { lacking, TestServer } from '@dsec/testkit';
 import { abuseBars, benchAbuse } from './abuse.ts';
 import { ENVIRONMENT, type BenchContext } from './bench-context.ts';
@@ -39,6 +39,19 @@ const benches: Readonly<Record<string, Bench>> = {
   burst: { bars: burstBars, poolBlanks: BURST_POOL, measure: benchBurst },
 };
 
+async function worldOf(bench: Bench, clock: Clock, say: (text: string) => void): Promise<NetworkWorld | undefined> {
+  if (bench.isNetworked === undefined || bench.isNetworked === false) return undefined;
+  if (bench.isNetworked === true) return NetworkWorld.start(clock);
+  if (lacking('root', 'egress') !== undefined) return undefined;
+  try {
+    return await NetworkWorld.start(clock);
+  } catch (error) {
+    if (!PlatformError.is(error) || error.code !== 'host_unsuitable') throw error;
+    say(`without a network: ${error.message} ${JSON.stringify(error.details)}`);
+    return undefined;
+  }
+}
+
 async function main(): Promise<void> {
   const { values, positionals } = parseArgs({ options: { quick: { type: 'boolean' } }, allowPositionals: true });
   const [name = ''] = positionals;
@@ -55,9 +68,7 @@ async function main(): Promise<void> {
   say('starting a server');
   const floor = await Floor.build(clock);
   // It is there before the server, whose resolver asks it, and goes after it.
-  const isNetworked =
-    bench.isNetworked === 'where-possible' ? lacking('root', 'egress') === undefined : bench.isNetworked === true;
-  await using world = isNetworked ? await NetworkWorld.start(clock) : undefined;
+  await using world = await worldOf(bench, clock, say);
   await using server = await TestServer.start({
     volumeSize: '64G',
     environments: [ENVIRONMENT],
