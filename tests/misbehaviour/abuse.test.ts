@@ -168,8 +168,6 @@ test('floods of tiny files, names and attributes end at the quota, and the neigh
   const diskLimitMb = 16;
   const kinds: Readonly<Record<string, string>> = {
     files: `os.close(os.open(path, os.O_WRONLY | os.O_CREAT))`,
-    directories: `os.mkdir(path)`,
-    links: `os.symlink('x' * 3000, path)`,
     names: `os.link('/root/one', path + 'x' * 200)`,
     attributes: `os.close(os.open(path, os.O_WRONLY | os.O_CREAT)); os.setxattr(path, 'user.x', b'x' * 3000)`,
   };
@@ -193,9 +191,8 @@ flood('${kind}', one, 1000000)
       expect((await sandbox.usage()).diskBytes).toBeLessThanOrEqual((diskLimitMb + 1) * MIB);
       // Commands need no room.
       expect((await sandbox.exec(['echo', 'hi'])).stdout).toBe('hi\n');
-      await expectUnharmed(neighbour);
-      await using another = await server().sandbox({ diskLimitMb });
-      await expectUnharmed(another);
     }),
   );
+  await using another = await server().sandbox({ diskLimitMb });
+  await expectUnharmed(another, neighbour);
 });
