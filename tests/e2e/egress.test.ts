@@ -249,6 +249,45 @@ test('N08 a phase cuts open flows at once, and new ones are blocked', { timeout:
   expect(await working(sandbox, 'resolve good.test', tls(GOOD, 'good.test'), `echo ${OTHER} 7`)).toHaveLength(3);
 });
 
+test('bad policies are refused one by one, and the good one stays in force, for open flows too', {
+  timeout: 120_000,
+}, async () => {
+  const others = (count: number) =>
+    Array.from(
+      { length: count },
+      (_, index) => ({ action: 'deny', to: `10.${index >> 8}.${index & 255}.0/24` }) as const,
+    );
+  const both = allow(OTHER, GOOD).rules ?? [];
+  await using sandbox = await networked(server(), { rules: both });
+  const flow = await openFlow(sandbox, 'echo', OTHER);
+  for (const [network, code, field] of [
+    [{ rules: [{ action: 'deny', to: 'good.test' }] }, 'invalid_argument', 'policy.network.rules.0.to'],
+    [{ rules: [{ action: 'allow', to: OTHER, ports: ['9-8'] }] }, 'invalid_argument', 'policy.network.rules.0.ports'],
+    [{ rules: [{ action: 'allow', to: '169.254.169.254' }] }, 'invalid_argument', 'policy.network.rules.0.to'],
+    [{ rules: others(8193) }, 'invalid_argument', undefined],
+    [{ services: { cran: true } }, 'service_unknown', undefined],
+  ] as const) {
+    const refused = await failureOf(sandbox.policy.set({ network }));
+    expect(refused.code).toBe(code);
+    if (field !== undefined) expect(refused.details['field']).toBe(field);
+  }
+  const agent = server().connect({ apiKey: (await server().client.keys.create('agent')).key });
+  const asAgent = await agent.getSandbox(sandbox.sandboxId);
+  expect((await failureOf(asAgent.policy.set({}))).code).toBe('permission_denied');
+  expect(await sandbox.policy.get()).toMatchObject({ version: 1, network: { rules: both.map(({ to }) => ({ to })) } });
+  expect(await working(sandbox, `echo ${OTHER} 7`, `echo ${GOOD} 7`)).toHaveLength(2);
+  // As many as there may be.
+  await sandbox.policy.set({ network: { rules: [...others(8190), ...both] } });
+  expect(await working(sandbox, `echo ${OTHER} 7`, `echo ${GOOD} 7`)).toHaveLength(2);
+  const beforeMs = clock.now();
+  await sandbox.policy.set({ network: { rules: [...both, ...others(8189), { action: 'deny', to: OTHER }] } });
+  const answeredMs = clock.now();
+  expect(await working(sandbox, `echo ${OTHER} 7`, `echo ${GOOD} 7`)).toEqual([`echo ${GOOD} 7`]);
+  const { lastMs } = await flow.ended;
+  expect(lastMs).toBeGreaterThan(beforeMs - 1000);
+  expect(lastMs).toBeLessThan(answeredMs + CUT_MS);
+});
+
 test('N08, N19 policies outlive each daemon, and can be changed after', { timeout: 180_000 }, async () => {
   const open = { rules: [...(allow('good.test').rules ?? []), { action: 'allow', to: OTHER }] } as const;
   await using sandbox = await networked(server(), open, { solve: {} });
