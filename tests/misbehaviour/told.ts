@@ -6,7 +6,7 @@ import { waitFor } from '../e2e/wait-for.ts';
 const PATIENCE_MS = 20_000;
 
 /** What was tried, in the words of the report; a pattern where these depend on the machine. */
-export type Told = string | RegExp;
+type Told = string | RegExp;
 
 /**
  * Resolves when the report of the sandbox has each of these, and a sample of each names the process that did it and the command that it descends from.
