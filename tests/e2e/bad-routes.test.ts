@@ -162,6 +162,8 @@ test('without a key, with a wrong one and with a revoked one every route is clos
     route('GET', '/compositions'),
     route('DELETE', `/environments/${environment}`),
     route('GET', '/keys'),
+    route('GET', '/audit'),
+    route('POST', '/audit', { verb: 'up', outcome: 'ok' }),
     route('POST', '/keys', { name: 'x' }),
     route('DELETE', `/keys/${reading.info.keyId}`),
   ];
