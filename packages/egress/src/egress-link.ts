@@ -36,7 +36,7 @@ export interface EgressLinkOptions {
   readonly logger: Logger;
 }
 
-export interface Causing {
+interface Causing {
   /** How many it stands for. */
   readonly count: number;
   readonly process: CausingProcess | undefined;
