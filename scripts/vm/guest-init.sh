@@ -55,6 +55,6 @@ while read -r name limit directory command; do
   echo "=== exit $name $code $(($(cut -d. -f1 /proc/uptime) - begun))"
 done </mnt/suites
 echo "=== kernel"
-dmesg | grep -E 'BUG:|WARNING:|Oops|panic' | head -n 20
+dmesg | grep -E 'BUG:|WARNING:|Oops:' | head -n 20
 echo "=== end"
 off

@@ -64,6 +64,8 @@ const HOST_ONLY: [&str; 8] =
 /// Closed wherever /proc is mounted.
 const SECRETS: &str = "{kcore,kmsg,kpagecgroup,kpagecount,kpageflags,sysrq-trigger,timer_list,vmallocinfo}";
 
+const SECRETS_OF_SYS: &str = "{firmware,devices/virtual/powercap,kernel/debug,kernel/security,kernel/tracing}";
+
 /// Rules that do not depend on the profile. Denials that are spelled out are not logged by the kernel.
 const COMMON: &str = r"
   file,
@@ -78,9 +80,6 @@ const COMMON: &str = r"
   deny /sys/fs/[^c]*/** wklx,
   deny /sys/fs/c[^g]*/** wklx,
   deny /sys/fs/cg[^r]*/** wklx,
-  deny /sys/firmware/** rwklx,
-  deny /sys/devices/virtual/powercap/** rwklx,
-  deny /sys/kernel/{debug,security,tracing}/** rwklx,
 ";
 
 /// Settings of network and user namespaces are a nested sandbox's own.
@@ -136,6 +135,8 @@ fn text(profile: Profile, aether: &str, programs: &str) -> String {
         NestedUsers::Allowed => format!("{SETTINGS_OF_NESTED}  mount,\n  umount,\n  pivot_root,\n"),
         NestedUsers::Refused => format!("{NO_SETTINGS}  deny mount,\n  deny umount,\n  deny pivot_root,\n"),
     };
+    // What is covered may be read: it is empty, and who reads it is told of.
+    let closed = if rules.covered.is_empty() { "rwklx" } else { "wklx" };
     let mut text = String::new();
     // The rules' meaning must not change with the kernel: this version of it is known to every parser since 3.0.
     let _ = write!(
@@ -155,7 +156,8 @@ profile {aether} flags=(attach_disconnected,mediate_deleted) {{
 profile {programs} flags=(attach_disconnected,mediate_deleted) {{
   capability {},
 {COMMON}
-  deny /{{,**/}}proc/{SECRETS} rwklx,
+  deny /{{,**/}}proc/{SECRETS} {closed},
+  deny /sys/{SECRETS_OF_SYS}/** {closed},
 {nested}
   # Whoever may end a sandbox is outside, under whatever name.
   signal (receive),
