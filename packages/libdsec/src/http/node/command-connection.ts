@@ -21,7 +21,7 @@ import type { Origin } from './origin.ts';
 import { openSocket } from './open-socket.ts';
 
 /** Commands that one connection carries; the server takes 1,024. */
-export const MAX_COMMANDS = 1000;
+const MAX_COMMANDS = 1000;
 /** Credit that was taken is granted again once it adds up to this. */
 const GRANT_AT = INITIAL_WINDOW / 2;
 /** Longest answer to the request to change the protocol. */
