@@ -223,6 +223,14 @@ test('X29, X30, X32, I10 what a sandbox has is what it was given, and using it u
   await waitFor('room', async () => (await full.exec(['true'])).exitCode === 0);
 });
 
+test('N17 sandboxes that are made one after another have their network from the first command on', async () => {
+  for (let i = 0; i < 12; i += 1) {
+    await using made = await server().sandbox({ ...LIMITS, policy });
+    const { stdout } = await made.exec(['sh', '-c', 'ip -o link | cut -d: -f2 | cut -d@ -f1; cat /etc/resolv.conf']);
+    expect(stdout).toMatch(/^ lo\n eth0\n[^]*nameserver \d/);
+  }
+});
+
 test('L06 a command keeps a sandbox from its idle timeout, and its policy holds until its end', async () => {
   const busy = await server().sandbox({ ...LIMITS, policy, ttlRunningStop: 1 });
   const ended = await busy.exec(

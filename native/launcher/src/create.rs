@@ -3,7 +3,7 @@
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Instant;
 
-use rustix::fs::{AtFlags, fstat, statat};
+use rustix::fs::{AtFlags, statat};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use serde_json::json;
 
@@ -108,7 +108,7 @@ impl Launcher {
             slot,
             pid: 0,
             pid_identity: 0,
-            net_identity: namespaces.as_ref().and_then(|namespaces| inode_of(&namespaces.net)),
+            net_identity: None,
             process: None,
             lower: create.lower.clone(),
             profile: create.profile,
@@ -248,7 +248,8 @@ impl Launcher {
         let failure = match rustix::io::read(&starting.channel, &mut message) {
             Ok(length) if message[..length] == READY => {
                 starting.is_ready = true;
-                return;
+                // It is in its network: who waits to see that there is told only now, since whoever looks earlier finds the launcher's.
+                return self.note_network(slot);
             }
             Ok(0) if starting.is_ready && sandbox.process.is_some() => {
                 self.poller.remove(&starting.channel);
@@ -339,10 +340,6 @@ pub fn shm_inodes(shm_bytes: u64) -> u64 {
 
 pub fn shm_bytes(limits: &Limits) -> u64 {
     limits.memory_bytes / SHM_DIVISOR
-}
-
-fn inode_of(file: impl AsFd) -> Option<u64> {
-    fstat(file).ok().map(|shown| shown.st_ino)
 }
 
 /// Writes down what adoption needs.
