@@ -68,7 +68,8 @@ static void forks(void) {
 
 /* A working set larger than the memory: anonymous pages fill most of it, and a file larger than all of it is read at random places. */
 static void memory(size_t limit) {
-  size_t length = limit * 2;
+  /* Within the quota of the disk, which is twice the memory. */
+  size_t length = limit + limit / 2;
   int fd = open("/abuse-file", O_RDWR | O_CREAT | O_TRUNC, 0600);
   for (size_t at = 0; at < length; at += BLOCK)
     if (write(fd, block, BLOCK) < 0) _exit(2);
