@@ -433,6 +433,11 @@ test('what is refused names the process that asked, after a restart of egressd t
   for (const turn of ['before', 'after']) {
     expect(await working(sandbox, 'resolve good.test')).toHaveLength(1);
     await listening(sandbox, async (told) => {
+      // What is refused before the resolver listens to a new egressd is told to nobody.
+      await waitFor('what is refused to be told', async () => {
+        await sandbox.runShell(probe(`tcp ${EVIL} 81`));
+        return told.some(({ port }) => port === 81);
+      });
       for (const [script, is] of cases) {
         // A shell, and its child, which becomes the program.
         const { stdout } = await sandbox.runShell(`echo $$; sh -c 'echo $$; exec "$@"' sh ${script}; true`);
