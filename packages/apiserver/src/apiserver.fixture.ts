@@ -4,7 +4,14 @@ import { request as httpRequest, type IncomingHttpHeaders, type RequestOptions }
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import type { Readable } from 'node:stream';
-import { PlatformError, SandboxIds, type EnvironmentImage, type ErrorBody, type SandboxInfo } from '@dsec/contract';
+import {
+  PlatformError,
+  SandboxIds,
+  type EnvironmentImage,
+  type ErrorBody,
+  type ExecStatus,
+  type SandboxInfo,
+} from '@dsec/contract';
 import { hashSecret, Keys } from '@dsec/iam';
 import { MemoryLogger, Scope, SystemClock, SystemNetwork, SystemRandom, type Clock, type Listener } from '@dsec/kit';
 import { serve, type WireServer, type WireServerStream } from '@dsec/native-link';
@@ -231,6 +238,24 @@ export class Fixture implements AsyncDisposable {
 
 export const newSandboxId = (edge = EDGE_NUMBER): string =>
   new SandboxIds(ID_KEY).create(edge, new SystemRandom().bytes(8));
+
+/** How a command stands that has ended well. */
+export const exitedStatus = (execId: string, changes: Partial<ExecStatus> = {}): ExecStatus => ({
+  execId,
+  state: 'exited',
+  pid: 7,
+  pty: false,
+  startedAtMs: 1,
+  durationMs: 2,
+  exitCode: 0,
+  timedOut: false,
+  oomKilled: false,
+  stdoutBytes: 0,
+  stderrBytes: 0,
+  stdoutDropped: 0,
+  stderrDropped: 0,
+  ...changes,
+});
 
 export const sandboxInfo = (sandboxId: string, changes: Partial<SandboxInfo> = {}): SandboxInfo => ({
   sandboxId,

@@ -4,7 +4,7 @@ import { WireClient, type WireStream } from '@dsec/native-link';
 import { request as httpRequest, type IncomingMessage } from 'node:http';
 import type { Duplex } from 'node:stream';
 import { afterEach, beforeEach, expect, test, vi } from 'vitest';
-import { ADMIN_KEY, Fixture } from '../apiserver.fixture.ts';
+import { ADMIN_KEY, exitedStatus, Fixture } from '../apiserver.fixture.ts';
 
 let fixture: Fixture;
 let clients: WireClient[];
@@ -17,21 +17,7 @@ afterEach(async () => {
   await fixture[Symbol.asyncDispose]();
 });
 
-const statusOf = (execId: unknown): ExecStatus => ({
-  execId: String(execId),
-  state: 'exited',
-  pid: 7,
-  pty: false,
-  startedAtMs: 1,
-  durationMs: 2,
-  exitCode: 0,
-  timedOut: false,
-  oomKilled: false,
-  stdoutBytes: 0,
-  stderrBytes: 0,
-  stdoutDropped: 0,
-  stderrDropped: 0,
-});
+const statusOf = (execId: unknown): ExecStatus => exitedStatus(String(execId));
 
 /** A request to change the protocol; its answer when that is no. */
 function upgrade(

@@ -3,7 +3,7 @@ import { ManualClock } from '@dsec/kit';
 import type { WireServerStream } from '@dsec/native-link';
 import { request as httpRequest, type IncomingMessage } from 'node:http';
 import { afterEach, beforeEach, describe, expect, test } from 'vitest';
-import { ADMIN_KEY, Fixture, type Params } from '../apiserver.fixture.ts';
+import { ADMIN_KEY, exitedStatus, Fixture, type Params } from '../apiserver.fixture.ts';
 
 let fixture: Fixture;
 let path: string;
@@ -12,23 +12,6 @@ beforeEach(async () => {
   path = `/sandboxes/${fixture.sandboxId}/execs`;
 });
 afterEach(() => fixture[Symbol.asyncDispose]());
-
-const statusOf = (execId: string, changes: Partial<ExecStatus> = {}): ExecStatus => ({
-  execId,
-  state: 'exited',
-  pid: 7,
-  pty: false,
-  startedAtMs: 1,
-  durationMs: 2,
-  exitCode: 0,
-  timedOut: false,
-  oomKilled: false,
-  stdoutBytes: 0,
-  stderrBytes: 0,
-  stdoutDropped: 0,
-  stderrDropped: 0,
-  ...changes,
-});
 
 type Record = readonly [kind: number, payload: unknown];
 
@@ -54,7 +37,7 @@ async function say(
   const execId = String(params.execId);
   await stream.message({ started: { execId, pid: 7 } });
   for (const [channel, text] of output) await stream.write(Buffer.from(text), channel);
-  return statusOf(execId);
+  return exitedStatus(execId);
 }
 
 const records = { headers: { accept: EXEC_STREAM_TYPE } };
@@ -103,7 +86,7 @@ describe('POST execs', () => {
       await stream.message({ started: { execId: String(params.execId), pid: 1 } });
       await stream.message({ gap: { channel: 1, from: 0, to: 50 } });
       for (let index = 0; index < 30; index++) await stream.write(Buffer.from(piece(index)), 1);
-      return statusOf(String(params.execId));
+      return exitedStatus(String(params.execId));
     });
     const result = (
       await fixture.ask('POST', path, { json: { argv: ['x'], outputLimitBytes: 40_000 } })
@@ -129,7 +112,7 @@ describe('POST execs', () => {
       [execStreamKind.stdout, 'a'],
       [execStreamKind.stderr, 'b'],
       [execStreamKind.stdout, 'c'],
-      [execStreamKind.json, { exit: statusOf(String(execId)) }],
+      [execStreamKind.json, { exit: exitedStatus(String(execId)) }],
     ]);
   });
 
@@ -140,7 +123,7 @@ describe('POST execs', () => {
       await stream.write(Buffer.from('first'), 1);
       await next.promise;
       await stream.message({ gap: { channel: 2, from: 0, to: 9 } });
-      return statusOf(String(params.execId));
+      return exitedStatus(String(params.execId));
     });
     const seen: Buffer[] = [];
     const ended = new Promise<void>((resolve, reject) => {
@@ -178,7 +161,7 @@ describe('POST execs', () => {
         await stream.write(Buffer.alloc(50_000, 0x61), 1);
         written += 50_000;
       }
-      return statusOf(String(params.execId));
+      return exitedStatus(String(params.execId));
     });
     const response = await new Promise<IncomingMessage>((resolve, reject) => {
       const headers = { ...records.headers, authorization: `Bearer ${ADMIN_KEY}`, 'content-type': 'application/json' };
@@ -212,7 +195,7 @@ describe('POST execs', () => {
       await stream.message({ started: { execId: String(params.execId), pid: 7 } });
       await new Promise((resolve) => stream.signal.addEventListener('abort', resolve));
     });
-    fixture.edge.on('exec.get', (params) => Promise.resolve(statusOf(String(params.execId), { state: 'running' })));
+    fixture.edge.on('exec.get', (params) => Promise.resolve(exitedStatus(String(params.execId), { state: 'running' })));
     const answer = await fixture.ask('POST', path, { json: { argv: ['x'], detach: true } });
     expect(answer.status).toBe(202);
     expect(answer.json()).toMatchObject({ state: 'running' });
@@ -228,7 +211,7 @@ describe('POST execs', () => {
         if (item.type === 'data') input += item.bytes.toString('latin1');
         if (item.type === 'end') break;
       }
-      return statusOf(String(params.execId));
+      return exitedStatus(String(params.execId));
     });
     const bytes = Buffer.alloc(1_000_000, 'é\0\xff', 'latin1');
     const answer = await fixture.ask('POST', path, { json: { argv: ['cat'], stdinBase64: bytes.toString('base64') } });
@@ -348,7 +331,7 @@ describe('POST execs', () => {
       await stream.message({ started: { execId: String(params.execId), pid: 7 } });
       await end.promise;
       if (error !== undefined) throw error;
-      return statusOf(String(params.execId));
+      return exitedStatus(String(params.execId));
     });
     const asking = silent.ask('POST', `/sandboxes/${silent.sandboxId}/execs`, { json: { argv: ['x'] } });
     await expect.poll(() => clock.pendingTimers).toBe(1);
@@ -369,7 +352,7 @@ describe('POST execs', () => {
     fixture.edge.on('exec.start', async (params, stream) => {
       await stream.message({ started: { execId: String(params.execId), pid: 7 } });
       await misbehave(stream);
-      return statusOf(String(params.execId));
+      return exitedStatus(String(params.execId));
     });
     expect((await fixture.ask('POST', path, { json: { argv: ['x'] } })).error.code).toBe('protocol_error');
   });
@@ -394,10 +377,10 @@ describe('POST execs', () => {
 
 describe('one exec', () => {
   test('is shown and listed', async () => {
-    fixture.edge.on('exec.get', (params) => Promise.resolve(statusOf(String(params.execId))));
-    fixture.edge.on('exec.list', () => Promise.resolve({ execs: [statusOf('e1')] }));
-    expect((await fixture.ask('GET', `${path}/e1`)).json()).toEqual(statusOf('e1'));
-    expect((await fixture.ask('GET', path)).json()).toEqual({ execs: [statusOf('e1')] });
+    fixture.edge.on('exec.get', (params) => Promise.resolve(exitedStatus(String(params.execId))));
+    fixture.edge.on('exec.list', () => Promise.resolve({ execs: [exitedStatus('e1')] }));
+    expect((await fixture.ask('GET', `${path}/e1`)).json()).toEqual(exitedStatus('e1'));
+    expect((await fixture.ask('GET', path)).json()).toEqual({ execs: [exitedStatus('e1')] });
     expect((await fixture.ask('GET', `${path}/E1`)).error.details).toEqual({ field: 'execId' });
   });
 
