@@ -30,6 +30,8 @@ export const COMMAND_CONNECTION_ROUTE = `/v1${COMMAND_CONNECTION_PATH}`;
 /** That of the route that does the same for one command: the logs name both so. */
 const operation = operationOf('POST', '/v1/sandboxes/:id/execs');
 const METHOD = 'exec.start';
+/** Silence after which the system asks whether the client is still there. */
+const PROBE_MS = 60_000;
 const SWITCHED = `HTTP/1.1 101 Switching Protocols\r\nconnection: upgrade\r\nupgrade: ${COMMAND_CONNECTION_UPGRADE}\r\n\r\n`;
 const parser = compileSchema(CommandStartSchema);
 
@@ -55,7 +57,11 @@ export async function serveCommands(
     if (socket.writable) socket.end(rawErrorResponse(error, requestId, 'Failed'));
     return { status: error.status, error, keyId };
   }
-  if (socket instanceof Socket) socket.setTimeout(0);
+  if (socket instanceof Socket) {
+    socket.setTimeout(0);
+    // A client that vanished says nothing, and would be waited for without end.
+    socket.setKeepAlive(true, PROBE_MS);
+  }
   if (head.length > 0) socket.unshift(head);
   socket.write(SWITCHED);
   const connection = serve(
